@@ -1,0 +1,71 @@
+# Every target bootstraps .venv by itself; python3, python3-venv and make are all that has to be there.
+# `make test ARGS="-k approval"` hands ARGS to pytest, or to the demo or the benchmark.
+
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow lint bench docs constraints clean
+
+help: ## Show this list
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r target does; do \
+	printf '  make %-12s %s\n' "$$target" "$$does"; done
+
+demo: ## Show the main job from end to end, in under 30 s
+	@$(BIN)/forewarn demo $(ARGS)
+
+test: .venv/.dev ## Run the quick tests, in random order
+	@$(BIN)/python -m pytest -n 2 -m "not slow and not namespaces" $(ARGS)
+
+test-slow: .venv/.dev ## Run the slow tests: kill -9, network namespaces, PostgreSQL, other handlers
+	@$(BIN)/python -m pytest -m "slow or namespaces" $(ARGS)
+
+lint: .venv/.dev ## Check style, types and layers
+	@failed=; \
+	check() { echo "+ $$*"; "$(BIN)/$$@" || failed="$$failed, $$*"; }; \
+	check ruff check; \
+	check ruff format --check; \
+	check mypy --strict; \
+	check lint-imports --no-logo; \
+	if [[ -n $$failed ]]; then echo "lint failed: $${failed#, }" >&2; exit 1; fi
+
+bench: .venv/.dev ## Measure, and draw the picture
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: .venv/.dev ## Write the reference pages that come from the code
+	@$(BIN)/python tools/build_docs.py $(ARGS)
+
+constraints: ## Write constraints.txt anew, with today's versions
+	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	$(PYTHON) -m venv "$$scratch"; \
+	"$$scratch/bin/pip" install --quiet --disable-pip-version-check -e '.[server,postgresql,dev]' hatchling editables; \
+	sed '/^[^#]/d' constraints.txt > "$$scratch/constraints.txt"; \
+	"$$scratch/bin/pip" freeze --exclude-editable --disable-pip-version-check >> "$$scratch/constraints.txt"; \
+	cp "$$scratch/constraints.txt" constraints.txt
+
+clean: ## Remove what builds and tests left behind; .venv stays
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis .coverage .coverage.*
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The demo wants to start quickly: it makes do with the server's libraries while nobody has asked for more.
+ifeq ($(wildcard .venv/.dev),)
+demo: .venv/.server
+else
+demo: .venv/.dev
+endif
+
+.venv/.server: EXTRAS := server
+.venv/.dev: EXTRAS := server,postgresql,dev
+
+# The first constraint is for Forewarn, the two in the environment are for what builds it (older and newer pip).
+.venv/.server .venv/.dev: pyproject.toml constraints.txt
+	@[[ -x $(BIN)/pip ]] || { echo "Making .venv"; $(PYTHON) -m venv --clear .venv; }
+	@echo "Installing forewarn[$(EXTRAS)] into .venv"
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+	$(BIN)/pip install --no-input -c constraints.txt -e '.[$(EXTRAS)]' > .venv/pip.log 2>&1 \
+	|| { cat .venv/pip.log >&2; echo "pip failed; its output is above" >&2; exit 1; }
+	@touch $@

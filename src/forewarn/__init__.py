@@ -1,0 +1,3 @@
+"""Forewarn tells virtual machines about maintenance before it happens."""
+
+__version__ = "0.1.0"

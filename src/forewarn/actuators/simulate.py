@@ -1,0 +1,40 @@
+"""An actuator that does nothing but take its time.
+
+Where a maintenance stands follows from when it started, so a repeated call cannot do anything twice.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from forewarn.actuators.contract import Progress
+from forewarn.core.model import Maintenance
+
+__all__ = ["Simulate"]
+
+
+class Simulate:
+    """Impact and completion after fixed times.
+
+    Args:
+        impact_after: From start to impact; the reference timeline has 7 s (R98).
+        complete_after: From start to completion, 10 min there; None leaves it to ``forewarn maintenance complete``.
+    """
+
+    def __init__(
+        self,
+        impact_after: timedelta = timedelta(seconds=7),
+        complete_after: timedelta | None = timedelta(minutes=10),
+    ) -> None:
+        self._impact_after = impact_after if complete_after is None else min(impact_after, complete_after)
+        self._complete_after = complete_after
+
+    async def act(self, maintenance: Maintenance, now: datetime) -> Progress:
+        """Tell how far it would be by now."""
+        started_at = maintenance.started_at or now
+        impact_at = started_at + self._impact_after
+        complete_at = None if self._complete_after is None else started_at + self._complete_after
+        if now < impact_at:
+            return Progress(check_at=impact_at)
+        is_complete = complete_at is not None and now >= complete_at
+        return Progress(is_impacted=True, is_complete=is_complete, check_at=None if is_complete else complete_at)

@@ -1,0 +1,372 @@
+"""The service, put together: store, engine, scheduler, metadata endpoint, control API.
+
+`Service` owns the parts and their order: what was started last stops first. `serve` is `Service` until a signal comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import resource
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvicorn
+
+from forewarn.actuators import Actuator, Simulate
+from forewarn.auth import Tokens, operator_token
+from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock
+from forewarn.config import Settings
+from forewarn.control import Context, make_control_app
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Host, VirtualMachine
+from forewarn.core.progress import Retry
+from forewarn.endpoint import MetadataApp, MetadataServer
+from forewarn.endpoint.traffic import Limits, Traffic
+from forewarn.engine import Engine, threaded
+from forewarn.errors import ConfigError, ForewarnError
+from forewarn.feed import Feed
+from forewarn.identity import Identity
+from forewarn.ids import RandomIds
+from forewarn.metrics import Metrics
+from forewarn.scheduler import Pace, Scheduler
+from forewarn.store import SqlStore
+from forewarn.store.contract import Reader, Store
+from forewarn.wire.inventory import fingerprint, parse_inventory
+
+__all__ = ["Service", "configure_logging", "parse_listen", "run_service", "serve"]
+
+_log = structlog.get_logger("forewarn")
+
+_SWITCH_INTERVAL_S = 0.001
+_STOP_GRACE_S = 2.0
+_DESCRIPTORS_SPARE = 512
+
+
+class Service:
+    """Everything that `forewarn serve` runs, in one event loop.
+
+    Args:
+        settings: All settings.
+        actuator: Carries maintenances out; None for `simulate`.
+        clock: None for the one that the settings name.
+    """
+
+    def __init__(self, settings: Settings, *, actuator: Actuator | None = None, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.tokens = Tokens(operator=operator_token(settings.state_dir))
+        self._metadata_addresses = [parse_listen(part) for part in settings.metadata_listen.split(",")]
+        self._control_address = parse_listen(settings.control_listen)
+        _check_exposure(settings, self._control_address[0])
+        inventory = _read_inventory(settings.inventory)
+        self.store: Store = SqlStore(settings.database_url, size_bytes_max=settings.database_size_bytes_max)
+        try:
+            self._build(settings, actuator, clock, inventory)
+        except BaseException:
+            self.store.close()
+            raise
+
+    def _build(
+        self, settings: Settings, actuator: Actuator | None, clock: Clock | None, inventory: bytes | None
+    ) -> None:
+        self.clock = clock or _make_clock(settings, self.store)
+        self._inventory = inventory
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-write")
+        self._reader = ThreadPoolExecutor(2, thread_name_prefix="forewarn-read")
+        self.feed = Feed(settings.dialect)
+        self.identity = Identity(self.feed)
+        self.engine = Engine(
+            store=self.store,
+            clock=self.clock,
+            feed=self.feed,
+            identity=self.identity,
+            rules=settings.rules,
+            new_id=RandomIds(),
+            write=threaded(self._writer),
+            read=threaded(self._reader),
+        )
+        self.traffic = Traffic(_limits(settings), len(self.feed.versions))
+        first_answer_delay_s = settings.first_answer_delay.total_seconds()
+        app = MetadataApp(self.engine, self.clock, self.traffic, first_answer_delay_s)
+        self.endpoint = MetadataServer(app, self.traffic, self.identity, self.clock)
+        self.metrics = Metrics(self.traffic, self.feed, lambda: self.endpoint.connections)
+        self.scheduler = Scheduler(
+            self.engine,
+            self.clock,
+            actuator or Simulate(settings.simulate_impact_after, settings.simulate_complete_after),
+            _pace(settings),
+            self.metrics.observe_lateness,
+        )
+        self.context = Context(
+            engine=self.engine,
+            scheduler=self.scheduler,
+            clock=self.clock,
+            tokens=self.tokens,
+            metrics=self.metrics,
+            is_open=_is_loopback(self._control_address[0]),
+            check_ready=self._check_ready,
+            body_size_bytes_max=settings.body_size_bytes_max,
+            page_size_max=settings.page_size_max,
+            request_vms_max=settings.request_vms_max,
+        )
+        self.engine.listeners += [self.metrics.notice, self.context.notice]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Service]:
+        """The service, answering, until the block ends.
+
+        Raises:
+            ConfigError: An address cannot be listened on.
+            ForewarnError: The inventory or the store cannot be used.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self.store.close)
+            stack.callback(self._reader.shutdown)
+            stack.callback(self._writer.shutdown)
+            metadata = [stack.enter_context(_bound(*address)) for address in self._metadata_addresses]
+            control = stack.enter_context(_bound(*self._control_address))
+            self.metadata_urls = [_url("http", sock) for sock in metadata]
+            self.control_url = _url("https" if self.settings.tls_certificate else "http", control)
+            await self._load()
+            stack.push_async_callback(self.engine.drain)
+            loop_task = asyncio.create_task(self.scheduler.run())
+            stack.push_async_callback(self._stop_scheduler, loop_task)
+            server = _QuietServer(_control_config(self.settings, make_control_app(self.context)))
+            control_task = asyncio.create_task(server.serve(sockets=[control]))
+            stack.push_async_callback(_stop_control, server, control_task)
+            stack.callback(self.context.changed.set)
+            stack.callback(self.context.is_stopping.set)
+            await self.endpoint.start(metadata)
+            stack.push_async_callback(self.endpoint.stop, _STOP_GRACE_S)
+            while not server.started and not control_task.done():
+                await asyncio.sleep(0.005)
+            yield self
+
+    async def _load(self) -> None:
+        """Fill the memory from the store, and apply the inventory file if it is another than last time."""
+        await self.engine.recover()
+        mark = await self.engine.read(Reader.fingerprint)
+        if self._inventory is not None:
+            if mark != fingerprint(self._inventory):
+                inventory = parse_inventory(self._inventory)
+                await self.engine.apply_inventory(inventory, fingerprint(self._inventory), actor="operator:inventory")
+        elif mark is None:
+            await self.engine.apply_inventory(_SAMPLE, "sample", actor="forewarn")
+
+    async def _check_ready(self) -> None:
+        """Raises StoreUnavailable when the store takes no changes."""
+        await self.engine.probe()
+
+    async def _stop_scheduler(self, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        try:
+            await self.scheduler.stop()
+        except ForewarnError as error:
+            _log.warning("who asked lately could not be written down", error=error.message)
+
+
+_SAMPLE = Inventory(hosts=(Host(name="host-1"),), vms=(VirtualMachine(name="vm-1", host="host-1"),))
+"""Declared when nothing is: one VM that answers for every caller on this machine."""
+
+
+class _QuietServer(uvicorn.Server):
+    """uvicorn, leaving signals to us."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def _control_config(settings: Settings, app: Any) -> uvicorn.Config:  # noqa: ANN401 - any ASGI app
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=1,
+        limit_concurrency=1000,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+    )
+
+
+async def _stop_control(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
+    server.should_exit = True
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        body_size_bytes_max=settings.body_size_bytes_max,
+        header_size_bytes_max=settings.header_size_bytes_max,
+        start_requests_max=settings.start_requests_max,
+        request_timeout_s=settings.request_timeout.total_seconds(),
+        idle_timeout_s=settings.idle_timeout.total_seconds(),
+        connections_max=settings.connections_max,
+        connections_per_vm_max=settings.connections_per_vm_max,
+        wait_s_max=settings.wait_max.total_seconds(),
+        rate_limit_per_s=settings.rate_limit_per_s,
+    )
+
+
+def _pace(settings: Settings) -> Pace:
+    return Pace(
+        batch_max=settings.due_batch_max,
+        calls_max=settings.actuator_calls_max,
+        call_timeout=settings.actuator_timeout,
+        retry=Retry(attempts_max=settings.actuator_attempts_max, pause=settings.actuator_retry),
+        history=settings.history_retention,
+        outcomes=settings.idempotency_retention,
+    )
+
+
+def _make_clock(settings: Settings, store: Store) -> Clock:
+    """The real clock, or a virtual one that goes on where the database stopped."""
+    if settings.clock == "real":
+        return RealClock()
+    start = settings.clock_start or VIRTUAL_START
+    start = start.replace(tzinfo=UTC) if start.tzinfo is None else start.astimezone(UTC)
+    with store.read() as reader:
+        newest = reader.entries(limit=1, newest=True).items
+    return VirtualClock(max([start, *(entry.at for entry in newest)]))
+
+
+def _read_inventory(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        msg = f"cannot read the inventory {path}: {error.strerror}"
+        raise ConfigError(msg) from error
+
+
+# Addresses
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Host and port of ``127.0.0.1:8169`` or ``[::1]:8169``.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    host, separator, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(host)
+        number = int(port)
+    except ValueError:
+        number = -1
+    if not separator or not 0 <= number <= 65535:  # noqa: PLR2004 - the largest port
+        msg = f"cannot listen on {text!r}: expected an address and a port, for example 127.0.0.1:8169 or [::1]:8169"
+        raise ConfigError(msg)
+    return host, number
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback
+
+
+def _check_exposure(settings: Settings, host: str) -> None:
+    """Tokens do not travel in the clear: beyond loopback the control API wants TLS, or to be told aloud."""
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        msg = "TLS needs both: give --tls-certificate and --tls-key"
+        raise ConfigError(msg)
+    if _is_loopback(host) or settings.tls_certificate is not None or settings.insecure:
+        return
+    msg = f"the control API on {host} needs TLS: give --tls-certificate and --tls-key, or say --insecure"
+    raise ConfigError(msg)
+
+
+@contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket bound to that address, closed at the end of the block."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        try:
+            sock.bind((host, port))
+            sock.listen(4096)
+        except OSError as error:
+            msg = f"cannot listen on {host}:{port}: {error.strerror}; is another service there? choose another address"
+            raise ConfigError(msg) from error
+        yield sock
+    finally:
+        sock.close()
+
+
+def _url(scheme: str, sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+# Running
+
+
+def configure_logging() -> None:
+    """Logs go to stderr: readable lines on a terminal, JSON elsewhere."""
+    is_terminal = sys.stderr.isatty()
+    renderer: Any = structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info if not is_terminal else _as_is,
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _as_is(_logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor
+    return event
+
+
+async def serve(settings: Settings, ready: Callable[[Service], None]) -> None:
+    """Run the service until SIGTERM or SIGINT; `ready` is called once it answers."""
+    service = Service(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with service.running():
+        ready(service)
+        await stop.wait()
+
+
+def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
+    """Run `serve` on uvloop, with as many descriptors as the machine gives and threads that hand over quickly."""
+    import uvloop  # noqa: PLC0415 - not on every platform that runs the CLI
+
+    raise_descriptor_limit(settings.connections_max + _DESCRIPTORS_SPARE)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    uvloop.run(serve(settings, ready))
+
+
+def raise_descriptor_limit(wanted: int) -> None:
+    """Ask for room for so many connections; the machine's hard limit stands."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+

@@ -1,0 +1,109 @@
+"""The only place that reads the time.
+
+Everything else is handed *now* as an argument, or a `Clock` to ask. A `RealClock` follows the machine; a `VirtualClock` stands
+still until somebody advances it, so that a simulated day runs in milliseconds and always the same way.
+
+All times are aware `datetime` in UTC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+__all__ = ["VIRTUAL_START", "Clock", "RealClock", "VirtualClock"]
+
+VIRTUAL_START = datetime(2030, 1, 1, tzinfo=UTC)
+"""Where a virtual clock begins unless told otherwise."""
+
+
+class Clock(Protocol):
+    """Something that knows the time and can wait for a later one."""
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the time moves only when somebody advances it."""
+        ...
+
+    def now(self) -> datetime:
+        """The present moment, aware, in UTC."""
+        ...
+
+    async def wait_until(self, moment: datetime) -> None:
+        """Return when `moment` has come; may be cancelled. Never returns early."""
+        ...
+
+
+class RealClock:
+    """The machine's clock.
+
+    A step of the wall clock is noticed within `recheck_s`, since long waits are cut into pieces of that length: a timer alone would
+    sleep through it.
+    """
+
+    is_virtual = False
+
+    def __init__(self, recheck_s: float = 1.0) -> None:
+        self._recheck_s = recheck_s
+
+    def now(self) -> datetime:
+        """The wall clock, in UTC."""
+        return datetime.fromtimestamp(time.time(), UTC)
+
+    async def wait_until(self, moment: datetime) -> None:
+        """Sleep until the wall clock shows `moment`."""
+        while (remaining_s := (moment - self.now()).total_seconds()) > 0:
+            await asyncio.sleep(min(remaining_s, self._recheck_s))
+
+
+class VirtualClock:
+    """A clock that stands still until `set` moves it forward.
+
+    Attributes:
+        listeners: Called each time it has moved.
+    """
+
+    is_virtual = True
+
+    def __init__(self, start: datetime = VIRTUAL_START) -> None:
+        self._now = start
+        self.listeners: list[Callable[[], None]] = []
+        self._waiters: dict[asyncio.Future[None], datetime] = {}
+
+    def now(self) -> datetime:
+        """The moment the clock was last set to."""
+        return self._now
+
+    def set(self, moment: datetime) -> None:
+        """Move the clock to `moment` and release who waited for it.
+
+        Raises:
+            ValueError: `moment` lies before now. A virtual clock never goes back.
+        """
+        if moment < self._now:
+            msg = f"a virtual clock cannot go back from {self._now.isoformat()} to {moment.isoformat()}"
+            raise ValueError(msg)
+        self._now = moment
+        for listener in self.listeners:
+            listener()
+        for waiter, due_at in list(self._waiters.items()):
+            if due_at <= moment and not waiter.done():
+                waiter.set_result(None)
+
+    def advance(self, by: timedelta) -> None:
+        """Move the clock forward by `by`."""
+        self.set(self._now + by)
+
+    async def wait_until(self, moment: datetime) -> None:
+        """Wait until somebody moves the clock to `moment` or past it."""
+        if moment <= self._now:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = moment
+        try:
+            await waiter
+        finally:
+            del self._waiters[waiter]

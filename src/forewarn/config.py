@@ -1,0 +1,207 @@
+"""Every setting, with its unit, its default and its limits.
+
+A value is taken from the first of: command-line flag, environment variable ``FOREWARN_…``, TOML file (``--config``), default.
+Spans of time are given as ``90s``, ``15m``, ``24h``, ``7d`` or a number of seconds.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import platformdirs
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from forewarn.core.decision import Rules
+from forewarn.errors import ConfigError
+from forewarn.wire.imds import Dialect
+
+__all__ = ["Settings", "Span", "default_state_dir", "format_span", "load_settings", "parse_span"]
+
+_SPAN = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_span(value: object) -> object:
+    """Read ``90s``, ``15m``, ``24h``, ``7d``, ``250ms``, or a number of seconds.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return timedelta(seconds=value)
+    text = str(value).strip()
+    match = _SPAN.fullmatch(text)
+    if match is not None:
+        return timedelta(seconds=float(match[1]) * _UNIT_S[match[2]])
+    try:
+        return timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        msg = f"{text!r} is not a span of time: expected for example 90s, 15m, 24h or 7d"
+        raise ValueError(msg) from None
+
+
+def format_span(span: timedelta) -> str:
+    """The shortest form that `parse_span` reads back."""
+    seconds = span.total_seconds()
+    for unit in ("d", "h", "m"):
+        if seconds and seconds % _UNIT_S[unit] == 0:
+            return f"{seconds / _UNIT_S[unit]:.0f}{unit}"
+    return f"{seconds:g}s"
+
+
+Span = Annotated[timedelta, BeforeValidator(parse_span), PlainSerializer(format_span)]
+
+
+def default_state_dir() -> Path:
+    """Where tokens are kept unless told otherwise: the user's state folder."""
+    return Path(platformdirs.user_state_dir("forewarn", appauthor=False))
+
+
+def _seconds(most: int) -> Any:  # noqa: ANN401 - pydantic's FieldInfo
+    return {"ge": timedelta(0), "le": timedelta(seconds=most)}
+
+
+class Settings(BaseSettings):
+    """Settings of `forewarn serve`."""
+
+    model_config = SettingsConfigDict(env_prefix="FOREWARN_", extra="forbid", frozen=True)
+
+    # Where things are
+    database_url: str = Field("sqlite:///forewarn.db", description="SQLite file, or a PostgreSQL URL.")
+    database_size_bytes_max: int = Field(
+        8 << 30, ge=1 << 20, description="Most that a SQLite file may grow to; beyond it changes are refused with 503."
+    )
+    state_dir: Path = Field(default_factory=default_state_dir, description="Folder for the operator token.")
+    inventory: Path | None = Field(None, description="Inventory file to apply at the start, YAML or JSON.")
+    metadata_listen: str = Field("127.0.0.1:8169", description="Address of the metadata endpoint; several with commas.")
+    control_listen: str = Field("127.0.0.1:8170", description="Address of the control API.")
+    tls_certificate: Path | None = Field(None, description="Certificate for the control API, PEM.")
+    tls_key: Path | None = Field(None, description="Its private key, PEM.")
+    insecure: bool = Field(default=False, description="Serve the control API without TLS on an address that is not loopback.")
+
+    # Time
+    clock: Literal["real", "virtual"] = Field("real", description="virtual: time stands still until it is advanced.")
+    clock_start: datetime | None = Field(None, description="Where a virtual clock begins; default 2030-01-01.")
+
+    # Rules
+    initial_incarnation: int = Field(1, ge=0, le=1 << 31, description="First DocumentIncarnation (R45, A6).")
+    first_answer_delay: Span = Field(timedelta(0), **_seconds(120), description="How long the enabling GET is held (R67).")
+    announce_delay: Span = Field(timedelta(0), **_seconds(300), description="From enabling to the first event (R68).")
+    start_delay: Span = Field(timedelta(0), **_seconds(3600), description="From the last approval to the start (A24).")
+    disable_after: Span = Field(timedelta(hours=24), ge=timedelta(seconds=1), description="Silence that disables a scope (R69).")
+    restart_grace: Span = Field(
+        timedelta(minutes=10), ge=timedelta(0), description="Least time after a start before silence counts: nobody can ask a service that is down."
+    )
+    notice_max: Span = Field(timedelta(days=90), ge=timedelta(minutes=15), description="Longest notice.")
+    user_operations_max: int | None = Field(None, ge=1, description="User operations pending per scope; 10 in the preview (R88).")
+
+    # The metadata protocol's switches
+    notbefore_2017_03_01: Literal["iso", "rfc1123"] = Field("iso", description="NotBefore in 2017-03-01 (A1).")
+    require_metadata_2017_03_01: Literal["none", "get", "all"] = Field("none", description="Metadata header in 2017-03-01 (A3).")
+    cloud: Literal["public", "china"] = Field("public", description="china: without 2017-11-01 and Preempt (A2).")
+    legacy_latest: bool = Field(default=False, description="Serve /metadata/latest/scheduledevents (A4).")
+    unknown_event: Literal[400, 404, 200] = Field(400, description="Status for the approval of an unknown id (A11).")
+    post_body: Literal["empty", "document"] = Field("empty", description="Body of the answer to an approval (A13).")
+    rate_limit_per_s: int | None = Field(None, ge=1, le=1_000_000, description="Requests per second and VM; 5 on Azure (R9).")
+
+    # Limits of the metadata endpoint
+    body_size_bytes_max: int = Field(1 << 20, ge=256, le=1 << 28, description="Largest request body, on either listener.")
+    header_size_bytes_max: int = Field(16 << 10, ge=1024, le=1 << 20, description="Largest request line with headers.")
+    start_requests_max: int = Field(1000, ge=1, le=100_000, description="StartRequests in one POST.")
+    request_timeout: Span = Field(timedelta(seconds=10), ge=timedelta(milliseconds=100), description="For a request to arrive whole.")
+    idle_timeout: Span = Field(timedelta(minutes=5), ge=timedelta(seconds=1), description="For a connection without requests.")
+    connections_max: int = Field(16384, ge=1, description="Connections to the metadata endpoint.")
+    connections_per_vm_max: int = Field(256, ge=1, description="Connections of one VM.")
+    wait_max: Span = Field(timedelta(seconds=300), **_seconds(3600), description="Longest long poll (X1).")
+
+    # The simulate actuator
+    simulate_impact_after: Span = Field(timedelta(seconds=7), ge=timedelta(0), description="From start to impact (R98).")
+    simulate_complete_after: Span | None = Field(
+        timedelta(minutes=10), ge=timedelta(0), description="From start to completion (R98); unset: by hand."
+    )
+
+    # Actuators
+    actuator_timeout: Span = Field(timedelta(minutes=1), ge=timedelta(milliseconds=100), description="For one call.")
+    actuator_attempts_max: int = Field(10, ge=1, le=1000, description="Failed calls in a row until a maintenance has failed.")
+    actuator_retry: Span = Field(timedelta(seconds=5), ge=timedelta(milliseconds=100), description="Pause after a failed call; doubles each time, up to 5 min.")
+    actuator_calls_max: int = Field(64, ge=1, le=10_000, description="Calls at the same time.")
+
+    # What grows
+    due_batch_max: int = Field(500, ge=1, le=100_000, description="Maintenances started in one transaction.")
+    history_retention: Span = Field(timedelta(days=90), ge=timedelta(hours=1), description="How long ended maintenances and the ledger are kept.")
+    idempotency_retention: Span = Field(timedelta(hours=24), ge=timedelta(minutes=1), description="How long an Idempotency-Key is remembered.")
+    page_size_max: int = Field(1000, ge=1, le=10_000, description="Items in one page of the control API.")
+    request_vms_max: int = Field(10_000, ge=1, le=1_000_000, description="Hosts or VMs named in one request.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flag, environment, file; in that order."""
+        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
+
+    @property
+    def rules(self) -> Rules:
+        """The settings that decisions depend on."""
+        return Rules(
+            initial_incarnation=self.initial_incarnation,
+            announce_delay=self.announce_delay,
+            start_delay=self.start_delay,
+            disable_after=self.disable_after,
+            restart_grace=self.restart_grace,
+            notice_max=self.notice_max,
+            user_operations_max=self.user_operations_max,
+        )
+
+    @property
+    def dialect(self) -> Dialect:
+        """The switches of the metadata protocol."""
+        return Dialect(
+            notbefore_2017_03_01=self.notbefore_2017_03_01,
+            require_metadata_2017_03_01=self.require_metadata_2017_03_01,
+            cloud=self.cloud,
+            legacy_latest=self.legacy_latest,
+            unknown_event=self.unknown_event,
+            post_body=self.post_body,
+        )
+
+
+def load_settings(config: Path | None = None, **flags: object) -> Settings:
+    """Settings from flags, environment and file.
+
+    Args:
+        config: TOML file; None for none.
+        flags: What the command line said; None values count as not said.
+
+    Raises:
+        ConfigError: One line that names the setting and what was expected.
+    """
+    if config is not None and not config.is_file():
+        msg = f"cannot read {config}: no such file"
+        raise ConfigError(msg)
+
+    class _WithFile(Settings):
+        model_config = SettingsConfigDict(toml_file=config)
+
+    try:
+        return _WithFile(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        msg = f"setting {name}: {first['msg'].removeprefix('Value error, ')}"
+        raise ConfigError(msg, setting=name) from error
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        msg = f"cannot read {config}: {error}"
+        raise ConfigError(msg) from error

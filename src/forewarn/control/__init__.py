@@ -1,0 +1,6 @@
+"""The control API: what operators and the CLI talk to. One file for each resource."""
+
+from forewarn.control.app import make_control_app
+from forewarn.control.context import Context
+
+__all__ = ["Context", "make_control_app"]

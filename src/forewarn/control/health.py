@@ -1,0 +1,44 @@
+"""`/healthz`, `/readyz`, `/metrics`: for machines that look after the service. On loopback they need no token."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Response
+
+from forewarn.control.context import ContextOf
+from forewarn.store.contract import Reader
+
+__all__ = ["router"]
+
+
+def _admit(context: ContextOf, authorization: Annotated[str | None, Header()] = None) -> None:
+    if not context.is_open:
+        context.tokens.actor(authorization)
+
+
+router = APIRouter(tags=["health"], dependencies=[Depends(_admit)])
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def readyz(context: ContextOf) -> dict[str, str]:
+    """The process answers, and its store takes changes."""
+    await context.check_ready()
+    return {"status": "ready"}
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(context: ContextOf) -> Response:
+    """Metrics in the Prometheus text format."""
+
+    def read(reader: Reader) -> None:
+        context.metrics.counts.update(reader.counts())
+
+    await context.engine.read(read)
+    return Response(context.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,106 @@
+"""`/v1/maintenance`: schedule, look, cancel, start, complete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from forewarn.control.context import Actor, Context, ContextOf, IdempotencyKey, reader_maintenances, show, show_all
+from forewarn.core.model import Maintenance, MaintenanceState
+from forewarn.errors import InvalidRequest, LimitExceeded
+from forewarn.store.contract import Reader
+from forewarn.wire.control import ImpactIn, MaintenanceIn, MaintenanceOut, PageOut, ReasonIn, StartIn
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/maintenance", tags=["maintenance"])
+
+
+@router.post("", status_code=201)
+async def schedule(context: ContextOf, actor: Actor, key: IdempotencyKey, body: MaintenanceIn) -> PageOut[MaintenanceOut]:
+    """Schedule a maintenance.
+
+    VMs that must not be hit together get a maintenance each: one for each fault domain of a scope, the later ones queued.
+    """
+    if len(body.hosts) + len(body.vms) > context.request_vms_max:
+        msg = f"{len(body.hosts) + len(body.vms)} hosts and VMs are named: the limit is {context.request_vms_max} (request_vms_max)"
+        raise LimitExceeded(msg)
+    made = await context.engine.schedule(body.to_request(), actor=actor, key=key)
+    return PageOut(items=await show_all(context, made))
+
+
+@router.get("")
+async def list_maintenances(
+    context: ContextOf,
+    _actor: Actor,
+    state: Annotated[list[MaintenanceState] | None, Query(description="Only these states.")] = None,
+    after: Annotated[str | None, Query(max_length=32, description="`next` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1)] = 100,
+) -> PageOut[MaintenanceOut]:
+    """Maintenances, newest first."""
+    size = min(limit, context.page_size_max)
+    before = number(after)
+
+    def read(reader: Reader) -> PageOut[MaintenanceOut]:
+        page = reader.maintenances(states=state or (), before=before, limit=size)
+        following = None if page.next is None else str(page.next)
+        return PageOut(items=reader_maintenances(reader, page.items), next=following)
+
+    return await context.engine.read(read)
+
+
+@router.get("/{maintenance_id}")
+async def show_maintenance(context: ContextOf, _actor: Actor, maintenance_id: str) -> MaintenanceOut:
+    """One maintenance."""
+    return await show(context, maintenance_id)
+
+
+@router.post("/{maintenance_id}/cancel")
+async def cancel(
+    context: ContextOf, actor: Actor, key: IdempotencyKey, maintenance_id: str, body: ReasonIn | None = None
+) -> MaintenanceOut:
+    """Take back a queued or scheduled maintenance."""
+    reason = None if body is None else body.reason
+    return await _shown(context, await context.engine.cancel(maintenance_id, actor=actor, reason=reason, key=key))
+
+
+@router.post("/{maintenance_id}/start")
+async def start(
+    context: ContextOf, actor: Actor, key: IdempotencyKey, maintenance_id: str, body: StartIn
+) -> MaintenanceOut:
+    """Start a scheduled maintenance without waiting for approvals or NotBefore."""
+    return await _shown(context, await context.engine.start(maintenance_id, actor=actor, reason=body.reason, key=key))
+
+
+@router.post("/{maintenance_id}/complete")
+async def complete(context: ContextOf, actor: Actor, key: IdempotencyKey, maintenance_id: str) -> MaintenanceOut:
+    """Say that a started maintenance is over."""
+    return await _shown(context, await context.engine.complete(maintenance_id, actor=actor, key=key))
+
+
+@router.post("/{maintenance_id}/impact")
+async def impact(
+    context: ContextOf, actor: Actor, key: IdempotencyKey, maintenance_id: str, body: ImpactIn
+) -> MaintenanceOut:
+    """Record a further impact of a started maintenance; no document changes."""
+    changed = await context.engine.impact(maintenance_id, body.duration_s, actor=actor, key=key)
+    return await _shown(context, changed)
+
+
+async def _shown(context: Context, maintenance: Maintenance) -> MaintenanceOut:
+    return (await show_all(context, [maintenance]))[0]
+
+
+def number(text: str | None) -> int | None:
+    """The number in a page's ``after``.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(2**62)):
+        msg = "after is expected to be the `next` of the page before"
+        raise InvalidRequest(msg)
+    return int(text)

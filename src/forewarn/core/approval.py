@@ -1,0 +1,80 @@
+"""Approvals: what a VM says with StartRequests, or an operator through the control API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from forewarn.core.decision import Draft
+from forewarn.core.model import EntryKind, MaintenanceState
+
+__all__ = ["Approval", "Approver", "approve"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approver:
+    """Who approves.
+
+    Attributes:
+        actor: ``vm:NAME`` or ``operator:NAME``.
+        audience: The audience whose events it may approve (R51); None for an operator, who may approve all (X6).
+        vm: Name of the VM, if it is one.
+    """
+
+    actor: str
+    audience: str | None = None
+    vm: str | None = None
+    source_address: str | None = None
+    api_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """What came of an approval, by event id.
+
+    Attributes:
+        unknown: Ids that the approver was never shown: nothing at all was approved then (R55).
+        approved: Approved now, for the first time.
+        unchanged: Approved before, already started or finished: fine, and without effect (R49, R55).
+    """
+
+    unknown: tuple[str, ...] = ()
+    approved: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+
+
+def approve(draft: Draft, event_ids: Iterable[str], approver: Approver) -> Approval:
+    """Approve every event, or none when one of them is unknown to the approver.
+
+    Args:
+        draft: Holds the events of that audience among `event_ids`, finished ones included.
+        event_ids: Upper-case GUIDs; repeats count once (R52).
+        approver: Who says so.
+
+    Spec: R49 to R57a, R85, X6
+    """
+    ids = list(dict.fromkeys(event_ids))
+    known = [i for i in ids if i in draft.events and approver.audience in (None, draft.events[i].audience)]
+    if len(known) < len(ids):
+        return Approval(unknown=tuple(i for i in ids if i not in set(known)))
+    approved = [i for i in known if _approve_one(draft, i, approver)]
+    return Approval(approved=tuple(approved), unchanged=tuple(i for i in known if i not in set(approved)))
+
+
+def _approve_one(draft: Draft, event_id: str, approver: Approver) -> bool:
+    event = draft.events[event_id]
+    maintenance = draft.maintenances[event.maintenance_id]
+    if event.is_approved or not event.is_listed or maintenance.state is not MaintenanceState.SCHEDULED:
+        return False
+    draft.put(replace(event, approved_at=draft.now, approved_by=approver.actor))
+    draft.note(
+        EntryKind.APPROVED,
+        actor=approver.actor,
+        maintenance_id=maintenance.id,
+        event_id=event.id,
+        audience=event.audience,
+        vm=approver.vm,
+        source_address=approver.source_address,
+        api_version=approver.api_version,
+    )
+    return True

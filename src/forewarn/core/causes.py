@@ -1,0 +1,186 @@
+"""Why a maintenance happens, as data: one row a cause, with its defaults.
+
+Spec: 1.11 (notice), 1.12 (description, source, duration), 1.15 (what makes events)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from forewarn.core.model import EventType, Source
+
+__all__ = [
+    "CAUSES",
+    "DEFAULT_CAUSE",
+    "MINIMUM_NOTICE",
+    "OS_IMAGE_NOTICE",
+    "OS_IMAGE_SERIES_EXCLUDED",
+    "TERMINATE_NOTICE_MAX",
+    "TERMINATE_NOTICE_MIN",
+    "Cause",
+    "Profile",
+]
+
+MINIMUM_NOTICE = {
+    EventType.FREEZE: timedelta(minutes=15),
+    EventType.REBOOT: timedelta(minutes=15),
+    EventType.REDEPLOY: timedelta(minutes=10),
+    EventType.PREEMPT: timedelta(seconds=30),
+    EventType.TERMINATE: timedelta(minutes=5),
+}
+"""Least time between announcement and NotBefore (R71)."""
+
+TERMINATE_NOTICE_MIN = timedelta(minutes=5)
+TERMINATE_NOTICE_MAX = timedelta(minutes=15)
+OS_IMAGE_NOTICE = timedelta(minutes=15)
+OS_IMAGE_SERIES_EXCLUDED = ("G", "M", "N", "H")
+"""Size families for which OS image changes make no events (R93)."""
+
+
+class Profile:
+    """Names of the opt-in profiles that a cause may need before it makes events."""
+
+    TERMINATE = "terminate"
+    OS_IMAGE = "os-image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """A row of the table.
+
+    Attributes:
+        is_routine: Planned by the platform, so it is serialised over fault domains and waits its turn (R61).
+        is_immediate: Goes straight to Started, without notice (R73).
+        is_per_vm: Each VM's operation stands alone: it neither waits for other tenants nor starts with them.
+        types: Other types that an operator may give it; its own is always allowed.
+        profile: The opt-in without which it makes no event; None when it always makes one.
+        notice: Default notice when it is longer than the type's minimum.
+    """
+
+    name: str
+    type: EventType
+    source: Source
+    duration_s: int
+    description: str
+    is_routine: bool = False
+    is_immediate: bool = False
+    is_per_vm: bool = False
+    types: frozenset[EventType] = frozenset()
+    profile: str | None = None
+    notice: timedelta | None = None
+
+
+_ROWS = (
+    Cause(
+        name="live-migration",
+        type=EventType.FREEZE,
+        source=Source.PLATFORM,
+        duration_s=5,
+        description="Virtual machine is being paused because of a memory-preserving Live Migration operation.",
+        is_routine=True,
+    ),
+    Cause(
+        name="host-maintenance",
+        type=EventType.FREEZE,
+        source=Source.PLATFORM,
+        duration_s=9,
+        description="Host server is undergoing maintenance.",
+        is_routine=True,
+        types=frozenset({EventType.REBOOT, EventType.REDEPLOY}),
+    ),
+    Cause(
+        name="platform-redeploy",
+        type=EventType.REDEPLOY,
+        source=Source.PLATFORM,
+        duration_s=-1,
+        description="Virtual machine has encountered a failure.",
+        is_routine=True,
+    ),
+    Cause(
+        name="predicted-failure",
+        type=EventType.REDEPLOY,
+        source=Source.PLATFORM,
+        duration_s=-1,
+        description="Virtual machine has encountered a failure.",
+        is_per_vm=True,
+        types=frozenset({EventType.FREEZE}),
+        notice=timedelta(days=7),
+    ),
+    Cause(
+        name="hardware-failure",
+        type=EventType.REBOOT,
+        source=Source.PLATFORM,
+        duration_s=-1,
+        description="Host server is undergoing an emergency repair.",
+        is_immediate=True,
+    ),
+    Cause(
+        name="user-restart",
+        type=EventType.REBOOT,
+        source=Source.USER,
+        duration_s=-1,
+        description="Virtual machine is going to be restarted as requested by authorized user.",
+        is_per_vm=True,
+    ),
+    Cause(
+        name="user-redeploy",
+        type=EventType.REDEPLOY,
+        source=Source.USER,
+        duration_s=-1,
+        description="Virtual machine is going to be redeployed as requested by authorized user.",
+        is_per_vm=True,
+    ),
+    Cause(
+        name="spot-eviction",
+        type=EventType.PREEMPT,
+        source=Source.PLATFORM,
+        duration_s=-1,
+        description="",
+        is_per_vm=True,
+    ),
+    Cause(
+        name="scale-set-delete",
+        type=EventType.TERMINATE,
+        source=Source.USER,
+        duration_s=-1,
+        description="",
+        is_per_vm=True,
+        profile=Profile.TERMINATE,
+    ),
+    Cause(
+        name="os-upgrade",
+        type=EventType.REBOOT,
+        source=Source.PLATFORM,
+        duration_s=-1,
+        description="",
+        is_routine=True,
+        profile=Profile.OS_IMAGE,
+    ),
+    Cause(
+        name="reimage",
+        type=EventType.REBOOT,
+        source=Source.USER,
+        duration_s=-1,
+        description="",
+        is_per_vm=True,
+        profile=Profile.OS_IMAGE,
+    ),
+)
+
+CAUSES = {row.name: row for row in _ROWS}
+"""Every cause by its name."""
+
+DEFAULT_CAUSE = {
+    (EventType.FREEZE, Source.PLATFORM): "live-migration",
+    (EventType.REBOOT, Source.PLATFORM): "host-maintenance",
+    (EventType.REDEPLOY, Source.PLATFORM): "platform-redeploy",
+    (EventType.PREEMPT, Source.PLATFORM): "spot-eviction",
+    (EventType.TERMINATE, Source.PLATFORM): "scale-set-delete",
+    (EventType.FREEZE, Source.USER): "host-maintenance",
+    (EventType.REBOOT, Source.USER): "user-restart",
+    (EventType.REDEPLOY, Source.USER): "user-redeploy",
+    (EventType.PREEMPT, Source.USER): "spot-eviction",
+    (EventType.TERMINATE, Source.USER): "scale-set-delete",
+}
+"""The cause meant when an operator names only type and source."""

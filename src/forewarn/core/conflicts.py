@@ -1,0 +1,91 @@
+"""Who must wait for whom.
+
+Two different waits:
+
+- **In the queue** (`must_queue`): routine maintenance waits, unseen by VMs, while an older routine one holds a VM of it, or another
+  fault domain of a scope of it (R61). It is announced, with full notice, when its turn has come.
+- **At the gate** (`is_held`): an announced maintenance whose time has come still waits while another one is going on at a VM of
+  it. Two impacts at once on one VM would be one that nobody announced.
+
+A user's operation never queues: a restart must not wait seven days behind a predicted failure. The same operation twice on one
+VM is refused instead (`duplicate_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from forewarn.core.causes import CAUSES
+from forewarn.core.model import EventType, Maintenance, MaintenanceState, Source
+
+__all__ = ["duplicate_of", "excludes", "is_held", "is_routine", "must_queue"]
+
+
+def is_routine(maintenance: Maintenance) -> bool:
+    """Whether the platform planned it, so that it is serialised (R61 binds neither failures nor user operations)."""
+    return CAUSES[maintenance.cause].is_routine and maintenance.source is Source.PLATFORM
+
+
+def _shares_vm(one: Maintenance, other: Maintenance) -> bool:
+    return not set(one.vms).isdisjoint(other.vms)
+
+
+def excludes(one: Maintenance, other: Maintenance) -> bool:
+    """Whether the two may not be announced at the same time.
+
+    Spec: R61
+    """
+    if not (is_routine(one) and is_routine(other)):
+        return False
+    if _shares_vm(one, other):
+        return True
+    domains = {(c.scope, c.fault_domain) for c in one.claims if c.scope is not None}
+    scopes = {scope for scope, _ in domains}
+    return any(c.scope in scopes and any(d != c.fault_domain for s, d in domains if s == c.scope) for c in other.claims)
+
+
+def must_queue(maintenance: Maintenance, active: Iterable[Maintenance]) -> bool:
+    """Whether an older active maintenance excludes it. The queue is first come, first served."""
+    return any(other.sequence < maintenance.sequence and excludes(maintenance, other) for other in active)
+
+
+def is_held(maintenance: Maintenance, active: Iterable[Maintenance]) -> bool:
+    """Whether something is going on at one of its VMs right now."""
+    return any(
+        other.id != maintenance.id and other.state is MaintenanceState.STARTED and _shares_vm(maintenance, other)
+        for other in active
+    )
+
+
+def duplicate_of(maintenance: Maintenance, active: Iterable[Maintenance]) -> Maintenance | None:
+    """An active maintenance for the same cause on one of the same VMs, where a second one is refused rather than queued."""
+    if is_routine(maintenance):
+        return None
+    for other in active:
+        same = other.cause == maintenance.cause and other.source is maintenance.source
+        if other.id != maintenance.id and same and _shares_vm(maintenance, other):
+            return other
+    return None
+
+
+def coupled_deletes(maintenance: Maintenance, active: Iterable[Maintenance], scopes: set[str]) -> list[Maintenance]:
+    """The pending Terminates of the same coupled scope, that its start waits for.
+
+    Args:
+        maintenance: The one that would start.
+        active: The active maintenances of its scopes.
+        scopes: Names of the scopes whose deletes are coupled.
+
+    Spec: R92
+    """
+    if maintenance.type is not EventType.TERMINATE:
+        return []
+    mine = {c.scope for c in maintenance.claims if c.scope in scopes}
+    return [
+        other
+        for other in active
+        if other.id != maintenance.id
+        and other.type is EventType.TERMINATE
+        and other.state is MaintenanceState.SCHEDULED
+        and any(c.scope in mine for c in other.claims)
+    ]

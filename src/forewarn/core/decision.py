@@ -1,0 +1,242 @@
+"""The working set of one decision, and what the decision changes.
+
+A command loads what it needs into a `State`, opens a `Draft` over it, and lets the functions of this package change the draft.
+What comes out is a `Changes`: everything that the engine must commit in one transaction, computed without any I/O.
+
+`Draft.finish` compares each audience's array of events before and after. Where it differs, the incarnation grows by exactly
+one, however many events changed: R42 and R43 hold by construction, not by care.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from forewarn.core.lifecycle import LEDGER_KIND, EVENT_STATUS, Trigger, step
+from forewarn.core.model import (
+    Audience,
+    Entry,
+    EntryKind,
+    Event,
+    EventStatus,
+    Maintenance,
+    MaintenanceState,
+    Scope,
+    VirtualMachine,
+)
+
+__all__ = ["Changes", "Document", "Draft", "Rules", "State"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The settings that decisions depend on.
+
+    Attributes:
+        initial_incarnation: First DocumentIncarnation of an epoch (R45, A6).
+        announce_delay: Time from enabling to the first event (R68), 0 to 300 s.
+        start_delay: Time from the last approval to the start (A24).
+        disable_after: Silence that disables a scope (R69).
+        restart_grace: Least time after a start of the service before silence counts: nobody can ask one that is down.
+        notice_max: Longest notice that may be asked for.
+        user_operations_max: At most so many user operations pending for one audience (R88: ten in the preview); None: no limit.
+    """
+
+    initial_incarnation: int = 1
+    announce_delay: timedelta = timedelta(0)
+    start_delay: timedelta = timedelta(0)
+    disable_after: timedelta = timedelta(hours=24)
+    restart_grace: timedelta = timedelta(minutes=10)
+    notice_max: timedelta = timedelta(days=90)
+    user_operations_max: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """What was loaded. Complete for the maintenances in `focus`: all that hold a VM or scope of theirs are here too.
+
+    Attributes:
+        hosts: Names of the hosts that exist, of those the command named.
+        focus: Ids of the maintenances that may be announced or started by this decision.
+    """
+
+    hosts: set[str] = field(default_factory=set)
+    vms: dict[str, VirtualMachine] = field(default_factory=dict)
+    scopes: dict[str, Scope] = field(default_factory=dict)
+    audiences: dict[str, Audience] = field(default_factory=dict)
+    maintenances: dict[str, Maintenance] = field(default_factory=dict)
+    events: dict[str, Event] = field(default_factory=dict)
+    focus: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """The content of one audience's document: the listed events with their maintenances, in order of creation (R27, R29)."""
+
+    audience: Audience
+    items: tuple[tuple[Event, Maintenance], ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Changes:
+    """What to commit: new values by key, new ledger entries, and the documents that are different afterwards.
+
+    Attributes:
+        created: Ids of the maintenances that did not exist before.
+    """
+
+    vms: dict[str, VirtualMachine] = field(default_factory=dict)
+    audiences: dict[str, Audience] = field(default_factory=dict)
+    maintenances: dict[str, Maintenance] = field(default_factory=dict)
+    events: dict[str, Event] = field(default_factory=dict)
+    created: set[str] = field(default_factory=set)
+    entries: list[Entry] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not (self.vms or self.audiences or self.maintenances or self.events or self.entries)
+
+    @property
+    def next_due_at(self) -> datetime | None:
+        """The earliest moment at which the scheduler must look at one of the changed maintenances."""
+        return min((m.due_at for m in self.maintenances.values() if m.due_at is not None), default=None)
+
+
+class Draft:
+    """A decision in the making: reads what was loaded, overlaid by what has been changed so far.
+
+    Args:
+        state: What was loaded; never changed.
+        now: The moment of the decision.
+        rules: The settings.
+        new_id: Makes ids; called as ``new_id("event")`` or ``new_id("maintenance")``.
+        new_sequence: Gives the next number of the store's one counter; what is made later gets a larger one.
+        actor: Whose decision it is, for the ledger.
+    """
+
+    def __init__(  # noqa: PLR0913 - the surroundings of a decision, each a fact of its own
+        self,
+        state: State,
+        *,
+        now: datetime,
+        rules: Rules,
+        new_id: Callable[[str], str],
+        new_sequence: Callable[[], int],
+        actor: str,
+    ) -> None:
+        self.now = now
+        self.rules = rules
+        self.actor = actor
+        self.new_id = new_id
+        self.new_sequence = new_sequence
+        self.focus = set(state.focus)
+        self._before = state
+        self._changes = Changes()
+        self.hosts = state.hosts
+        self.vms = dict(state.vms)
+        self.scopes = state.scopes
+        self.audiences = dict(state.audiences)
+        self.maintenances = dict(state.maintenances)
+        self.events = dict(state.events)
+        self._events_of: dict[str, list[str]] = {}
+        self._holders: dict[tuple[str, str], list[str]] = {}
+        for event in state.events.values():
+            self._events_of.setdefault(event.maintenance_id, []).append(event.id)
+        for maintenance in state.maintenances.values():
+            self._index(maintenance)
+
+    # Reading
+
+    def events_of(self, maintenance_id: str) -> list[Event]:
+        """The events of a maintenance, in order of creation."""
+        return sorted((self.events[i] for i in self._events_of.get(maintenance_id, ())), key=lambda e: e.sequence)
+
+    def neighbours(self, maintenance: Maintenance) -> list[Maintenance]:
+        """The other active maintenances that hold a VM or a scope of it, oldest first."""
+        ids = {i for key in _keys(maintenance) for i in self._holders.get(key, ())} - {maintenance.id}
+        return sorted((m for i in ids if (m := self.maintenances[i]).is_active), key=lambda m: m.sequence)
+
+    def _index(self, maintenance: Maintenance) -> None:
+        for key in _keys(maintenance):
+            self._holders.setdefault(key, []).append(maintenance.id)
+
+    # Changing
+
+    def put(self, item: Maintenance | Event | Audience | VirtualMachine) -> None:
+        """Keep the new value of one object."""
+        if isinstance(item, Maintenance):
+            if item.id not in self.maintenances:
+                self._index(item)
+                self._changes.created.add(item.id)
+            self.maintenances[item.id] = self._changes.maintenances[item.id] = item
+        elif isinstance(item, Event):
+            if item.id not in self.events:
+                self._events_of.setdefault(item.maintenance_id, []).append(item.id)
+            self.events[item.id] = self._changes.events[item.id] = item
+        elif isinstance(item, Audience):
+            self.audiences[item.key] = self._changes.audiences[item.key] = item
+        else:
+            self.vms[item.name] = self._changes.vms[item.name] = item
+
+    def note(self, kind: EntryKind, **about: str | None) -> None:
+        """Append a ledger entry of this moment and actor; `about` may name another ``actor``."""
+        actor = about.pop("actor", None) or self.actor
+        self._changes.entries.append(Entry(kind=kind, at=self.now, actor=actor, sequence=0, **about))
+
+    def step(self, maintenance: Maintenance, trigger: Trigger, *, is_new: bool = False, reason: str | None = None) -> Maintenance:
+        """Take one arrow of the lifecycle, keep the result, and write it into the ledger."""
+        changed = step(maintenance, None if is_new else maintenance.state, trigger, self.now)
+        self.put(changed)
+        self.note(LEDGER_KIND[changed.state], maintenance_id=changed.id, reason=reason)
+        if not changed.is_active:
+            for event in self.events_of(changed.id):
+                if event.is_listed:
+                    self.put(replace(event, is_listed=False))
+        return changed
+
+    # The result
+
+    def finish(self) -> Changes:
+        """Count the documents that changed, and hand over what to commit."""
+        before = _arrays(self._before.events.values(), self._before.maintenances)
+        after = _arrays(self.events.values(), self.maintenances)
+        keys = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+        keys |= self._changes.audiences.keys()
+        for key in sorted(keys):
+            audience = self.audiences[key]
+            was = self._before.audiences.get(key)
+            is_same_epoch = was is not None and was.epoch == audience.epoch
+            if audience.enabled_at is not None and is_same_epoch and before.get(key) != after.get(key):
+                audience = replace(audience, incarnation=audience.incarnation + 1)
+                self.put(audience)
+            self._changes.documents.append(Document(audience=audience, items=self._items(key)))
+        return self._changes
+
+    def _items(self, key: str) -> tuple[tuple[Event, Maintenance], ...]:
+        listed = [e for e in self.events.values() if e.audience == key and e.is_listed]
+        listed.sort(key=lambda e: e.sequence)
+        return tuple((e, self.maintenances[e.maintenance_id]) for e in listed)
+
+
+def _keys(maintenance: Maintenance) -> set[tuple[str, str]]:
+    vms = {("vm", claim.vm) for claim in maintenance.claims}
+    return vms | {("scope", claim.scope) for claim in maintenance.claims if claim.scope is not None}
+
+
+def _arrays(
+    events: Iterable[Event], maintenances: dict[str, Maintenance]
+) -> dict[str, list[tuple[int, str, EventStatus, datetime | None]]]:
+    """What each audience sees: for each listed event its id, status and NotBefore (nothing else ever changes, R40)."""
+    arrays: dict[str, list[tuple[int, str, EventStatus, datetime | None]]] = {}
+    for event in events:
+        if event.is_listed:
+            maintenance = maintenances[event.maintenance_id]
+            status = EVENT_STATUS[maintenance.state]
+            not_before = maintenance.not_before if maintenance.state is MaintenanceState.SCHEDULED else None
+            arrays.setdefault(event.audience, []).append((event.sequence, event.id, status, not_before))
+    for array in arrays.values():
+        array.sort()
+    return arrays

@@ -1,0 +1,90 @@
+"""How a maintenance ends, and what else ends with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forewarn.core.decision import Draft
+from forewarn.core.lifecycle import Trigger
+from forewarn.core.model import EntryKind, EventType, Maintenance, MaintenanceState, PowerState
+from forewarn.errors import Conflict, InvalidRequest
+
+__all__ = ["cancel", "complete", "extra_impact", "fail", "impact"]
+
+_POWER_STATE_AFTER = {EventType.PREEMPT: PowerState.DEALLOCATED, EventType.TERMINATE: PowerState.DELETED}
+_MOVES_AWAY = frozenset({"user-redeploy", "platform-redeploy"})
+
+
+def cancel(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
+    """Take it back before it started; the impact does not happen (R77).
+
+    Raises:
+        Conflict: It has started or ended.
+    """
+    return draft.step(maintenance, Trigger.CANCEL, reason=reason)
+
+
+def fail(draft: Draft, maintenance: Maintenance, *, reason: str) -> Maintenance:
+    """The actuator gave up; the events go away all the same, since nothing more will happen (R79)."""
+    return draft.step(maintenance, Trigger.FAIL, reason=reason)
+
+
+def impact(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
+    """Record an impact. It is in Started only, and no document changes (R80, R82)."""
+    draft.note(EntryKind.IMPACTED, maintenance_id=maintenance.id, reason=reason)
+    if maintenance.impacted_at is None:
+        maintenance = replace(maintenance, impacted_at=draft.now)
+        draft.put(maintenance)
+    return maintenance
+
+
+def extra_impact(draft: Draft, maintenance: Maintenance, *, duration_s: int) -> Maintenance:
+    """A further impact while Started: told in the ledger, invisible in every document.
+
+    Args:
+        draft: The decision.
+        maintenance: A started one.
+        duration_s: Seconds, at least 0, and shorter than the announced duration where one is known.
+
+    Raises:
+        Conflict: It is not started.
+        InvalidRequest: The impact would be as long as announced, or longer.
+
+    Spec: R80, R82
+    """
+    if maintenance.state is not MaintenanceState.STARTED:
+        msg = f"maintenance {maintenance.id} is {maintenance.state}: only a started one can have an impact"
+        raise Conflict(msg, id=maintenance.id, state=maintenance.state.value)
+    if duration_s < 0 or (0 <= maintenance.duration_s <= duration_s):
+        msg = f"an impact of {duration_s} s: expected at least 0 and less than the announced {maintenance.duration_s} s"
+        raise InvalidRequest(msg, duration_s=duration_s)
+    return impact(draft, maintenance, reason=f"further impact of {duration_s} s")
+
+
+def complete(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
+    """It is over: the events go away, which is the signal to recover (R79).
+
+    A completed redeployment makes a predicted failure of the same VM pointless (R72). A VM that was preempted or deleted is
+    gone (R74, R90), and with it what was still planned for it alone.
+
+    Raises:
+        Conflict: It has not started.
+    """
+    completed = draft.step(maintenance, Trigger.COMPLETE, reason=reason)
+    if completed.cause in _MOVES_AWAY:
+        _cancel_pending(draft, completed, "the VM was redeployed before", only_cause="predicted-failure")
+    gone = _POWER_STATE_AFTER.get(completed.type)
+    if gone is not None:
+        for name in completed.vms:
+            draft.put(replace(draft.vms[name], power_state=gone))
+            draft.note(EntryKind.VM_CHANGED, vm=name, maintenance_id=completed.id, reason=gone.value)
+        _cancel_pending(draft, completed, f"the VM is {gone}")
+    return completed
+
+
+def _cancel_pending(draft: Draft, ended: Maintenance, reason: str, *, only_cause: str | None = None) -> None:
+    for other in draft.neighbours(ended):
+        is_pending = other.state in {MaintenanceState.QUEUED, MaintenanceState.SCHEDULED}
+        is_meant = only_cause is None or other.cause == only_cause
+        if is_pending and is_meant and set(other.vms) <= set(ended.vms):
+            draft.step(other, Trigger.CANCEL, reason=reason)

@@ -1,0 +1,158 @@
+"""The life of a maintenance and of its events: the only place that changes a state.
+
+Theory
+======
+
+There is one state machine, that of a maintenance. Its events have none of their own: what an event shows follows from the
+maintenance's state (`EVENT_STATUS`) and from whether it is still listed. So the events of all tenants of a host become Started
+together because there is nothing that could make them differ (R84), and no event can go back (R75).
+
+Two rules:
+
+1. Every change of a state is an arrow of `TRANSITIONS`. Whatever is not in the table is refused, or is a bug.
+2. A caller names the trigger, never the new state.
+
+::
+
+    (none) --announce--> scheduled --start--> started --complete--> completed
+    (none) --enqueue---> queued --announce--> scheduled     started --fail--> failed
+    (none) --strike----> started
+    queued, scheduled --cancel--> canceled
+
+Invariants, checked at each step by `check`:
+
+- scheduled and later states have a NotBefore, queued has none; started_at is set from started on, ended_at at the end only;
+- a start lies at or after NotBefore, unless every vote is in, or it was forced with a reason (invariant 4 of the design);
+- nothing leaves a final state.
+
+Spec: R35, R75 to R79
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from enum import StrEnum
+
+from forewarn.core.model import (
+    ACTIVE_STATES,
+    EntryKind,
+    Event,
+    EventStatus,
+    Maintenance,
+    MaintenanceState,
+)
+from forewarn.errors import Conflict, IllegalTransition
+
+__all__ = ["EVENT_STATUS", "TRANSITIONS", "Trigger", "allows", "check", "event_status", "step"]
+
+
+class Trigger(StrEnum):
+    """What can happen to a maintenance."""
+
+    ENQUEUE = "enqueue"
+    ANNOUNCE = "announce"
+    STRIKE = "strike"
+    START = "start"
+    CANCEL = "cancel"
+    COMPLETE = "complete"
+    FAIL = "fail"
+
+
+_S = MaintenanceState
+
+TRANSITIONS: dict[tuple[MaintenanceState | None, Trigger], MaintenanceState] = {
+    (None, Trigger.ENQUEUE): _S.QUEUED,
+    (None, Trigger.ANNOUNCE): _S.SCHEDULED,
+    (None, Trigger.STRIKE): _S.STARTED,
+    (_S.QUEUED, Trigger.ANNOUNCE): _S.SCHEDULED,
+    (_S.QUEUED, Trigger.CANCEL): _S.CANCELED,
+    (_S.SCHEDULED, Trigger.START): _S.STARTED,
+    (_S.SCHEDULED, Trigger.CANCEL): _S.CANCELED,
+    (_S.STARTED, Trigger.COMPLETE): _S.COMPLETED,
+    (_S.STARTED, Trigger.FAIL): _S.FAILED,
+}
+"""From state and trigger to the next state. The diagram in the docs is drawn from this."""
+
+EVENT_STATUS = {
+    _S.SCHEDULED: EventStatus.SCHEDULED,
+    _S.STARTED: EventStatus.STARTED,
+    _S.COMPLETED: EventStatus.COMPLETED,
+    _S.CANCELED: EventStatus.CANCELED,
+    _S.FAILED: EventStatus.FAILED,
+}
+"""What the events of a maintenance in that state show. A queued maintenance has none."""
+
+LEDGER_KIND = {
+    _S.QUEUED: EntryKind.QUEUED,
+    _S.SCHEDULED: EntryKind.SCHEDULED,
+    _S.STARTED: EntryKind.STARTED,
+    _S.COMPLETED: EntryKind.COMPLETED,
+    _S.CANCELED: EntryKind.CANCELED,
+    _S.FAILED: EntryKind.FAILED,
+}
+"""The ledger entry that reaching a state leaves."""
+
+
+def event_status(event: Event, maintenance: Maintenance) -> EventStatus:
+    """What `event` shows, given its maintenance. Spec: R35, R70, X4."""
+    if not event.is_listed and maintenance.is_active:
+        return EventStatus.WITHDRAWN
+    return EVENT_STATUS[maintenance.state]
+
+
+def allows(state: MaintenanceState, trigger: Trigger) -> bool:
+    """Whether the table has that arrow."""
+    return (state, trigger) in TRANSITIONS
+
+
+def step(maintenance: Maintenance, state: MaintenanceState | None, trigger: Trigger, now: datetime) -> Maintenance:
+    """Take one arrow.
+
+    Args:
+        maintenance: The maintenance; of a new one its own ``state`` is not looked at.
+        state: Where it stands now; None for one that is just being made.
+        trigger: What happens.
+        now: When.
+
+    Returns:
+        The maintenance in its new state, with the times that belong to it.
+
+    Raises:
+        Conflict: The operator asked for what this state does not allow (cancel or start in the wrong state).
+        IllegalTransition: Any other missing arrow; a bug.
+    """
+    target = TRANSITIONS.get((state, trigger))
+    if target is None:
+        words = f"maintenance {maintenance.id} is {state}: {_HINTS.get(trigger, f'{trigger} is not possible')}"
+        if trigger in _HINTS:
+            raise Conflict(words, id=maintenance.id, state=str(state))
+        raise IllegalTransition(words)
+    changed = replace(maintenance, state=target)
+    if target is _S.STARTED:
+        changed = replace(changed, started_at=now, not_before=changed.not_before or now)
+    elif target not in ACTIVE_STATES:
+        changed = replace(changed, ended_at=now, due_at=None)
+    check(changed)
+    return changed
+
+
+_HINTS = {
+    Trigger.CANCEL: "only a queued or scheduled one can be canceled",
+    Trigger.START: "only a scheduled one can be started",
+    Trigger.COMPLETE: "only a started one can be completed",
+}
+
+
+def check(maintenance: Maintenance) -> None:
+    """Raise `IllegalTransition` when the fields contradict the state."""
+    state = maintenance.state
+    wrong = [
+        (state is _S.QUEUED) and maintenance.not_before is not None,
+        (state in {_S.SCHEDULED, _S.STARTED, _S.COMPLETED, _S.FAILED}) and maintenance.not_before is None,
+        (state in {_S.STARTED, _S.COMPLETED, _S.FAILED}) != (maintenance.started_at is not None),
+        (state in ACTIVE_STATES) != (maintenance.ended_at is None),
+    ]
+    if any(wrong):
+        msg = f"maintenance {maintenance.id} has times that do not fit its state {state}"
+        raise IllegalTransition(msg)

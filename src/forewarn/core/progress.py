@@ -1,0 +1,76 @@
+"""What an actuator answers, and what that does to a maintenance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from forewarn.core.decision import Draft
+from forewarn.core.ending import complete, fail, impact
+from forewarn.core.model import EntryKind, Maintenance
+
+__all__ = ["RETRY_MAX", "Failure", "Progress", "Retry", "advance"]
+
+RETRY_MAX = timedelta(minutes=5)
+"""Longest pause between two calls of an actuator that fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a maintenance is.
+
+    Attributes:
+        is_impacted: The impact has happened or is happening.
+        is_complete: Nothing more will happen.
+        check_at: When to ask again; None: not before an operator says that it is complete.
+    """
+
+    is_impacted: bool = False
+    is_complete: bool = False
+    check_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A call that failed, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often and how soon a failed call is repeated.
+
+    Attributes:
+        attempts_max: Failed calls in a row until the maintenance has failed.
+        pause: Before the second call; doubles each time, up to `RETRY_MAX`.
+    """
+
+    attempts_max: int = 10
+    pause: timedelta = timedelta(seconds=5)
+
+
+def advance(draft: Draft, maintenance: Maintenance, result: Progress | Failure, retry: Retry) -> Maintenance:
+    """Take over what an actuator answered about a started maintenance.
+
+    Impact and completion are taken over once, however often they are reported (R82).
+    """
+    if isinstance(result, Failure):
+        return _after_failure(draft, maintenance, result, retry)
+    if result.is_impacted and maintenance.impacted_at is None:
+        maintenance = impact(draft, maintenance)
+    maintenance = replace(maintenance, attempts=0, due_at=result.check_at)
+    draft.put(maintenance)
+    return complete(draft, maintenance) if result.is_complete else maintenance
+
+
+def _after_failure(draft: Draft, maintenance: Maintenance, failure: Failure, retry: Retry) -> Maintenance:
+    attempts = maintenance.attempts + 1
+    if attempts >= retry.attempts_max:
+        reason = f"the actuator failed {attempts} times, at last: {failure.reason}"
+        return fail(draft, replace(maintenance, attempts=attempts), reason=reason)
+    pause = min(retry.pause * 2 ** min(attempts - 1, 20), RETRY_MAX)
+    draft.note(EntryKind.ATTEMPT_FAILED, maintenance_id=maintenance.id, reason=failure.reason)
+    waiting = replace(maintenance, attempts=attempts, due_at=draft.now + pause)
+    draft.put(waiting)
+    return waiting

@@ -1,0 +1,49 @@
+"""Enabling and disabling the service for an audience.
+
+Spec: R45, R46, R67 to R70
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from forewarn.core.decision import Draft
+from forewarn.core.model import Audience, EntryKind
+
+__all__ = ["disable", "disable_at", "enable"]
+
+
+def enable(draft: Draft, audience: Audience) -> Audience:
+    """The first valid GET enables the service; doing it again changes nothing (R67)."""
+    if audience.enabled_at is not None:
+        return audience
+    enabled = replace(
+        audience,
+        enabled_at=draft.now,
+        epoch=audience.epoch + 1,
+        incarnation=draft.rules.initial_incarnation,
+        active_until=draft.now,
+    )
+    draft.put(enabled)
+    draft.note(EntryKind.ENABLED, audience=audience.key)
+    return enabled
+
+
+def disable_at(audience: Audience, disable_after: timedelta) -> datetime | None:
+    """When silence disables it, if nobody asks before; None while disabled (R69)."""
+    return None if audience.active_until is None else audience.active_until + disable_after
+
+
+def disable(draft: Draft, audience: Audience) -> Audience:
+    """Disable a silent audience: its events leave the document, their maintenances go on without its vote (R70)."""
+    for event in list(draft.events.values()):
+        if event.audience == audience.key and event.is_listed:
+            draft.put(replace(event, is_listed=False))
+            draft.note(
+                EntryKind.WITHDRAWN, audience=audience.key, event_id=event.id, maintenance_id=event.maintenance_id
+            )
+    disabled = replace(audience, enabled_at=None, active_until=None)
+    draft.put(disabled)
+    draft.note(EntryKind.DISABLED, audience=audience.key)
+    return disabled

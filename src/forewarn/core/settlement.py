@@ -1,0 +1,100 @@
+"""What follows by itself: announcing what has waited its turn, starting what is ready.
+
+Every command ends here. `settle` looks at each maintenance in focus until nothing changes any more:
+
+- queued, and nobody older excludes it: announced, with its full notice from now on;
+- scheduled, and its time has come: started, all its events together (R84).
+
+"Its time" is `ready_at`: NotBefore, or once every vote is in, the last approval plus the configured delay (R76, R83, A24). An
+event has a vote as long as it is listed; a withdrawn one has none (R70, R86).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from forewarn.core.announcement import announce
+from forewarn.core.conflicts import coupled_deletes, is_held, must_queue
+from forewarn.core.decision import Draft
+from forewarn.core.lifecycle import Trigger
+from forewarn.core.model import Event, Maintenance, MaintenanceState
+from forewarn.errors import Conflict, IllegalTransition
+
+__all__ = ["force_start", "is_approved_by_all", "ready_at", "settle", "start"]
+
+
+def is_approved_by_all(events: list[Event]) -> bool:
+    """Whether there is a vote, and none is missing."""
+    votes = [event for event in events if event.is_listed]
+    return bool(votes) and all(event.is_approved for event in votes)
+
+
+def ready_at(draft: Draft, maintenance: Maintenance) -> datetime:
+    """The moment from which a scheduled maintenance may start, as far as notice and votes go."""
+    if maintenance.not_before is None:
+        msg = f"maintenance {maintenance.id} is {maintenance.state} and has no NotBefore"
+        raise IllegalTransition(msg)
+    events = draft.events_of(maintenance.id)
+    if not is_approved_by_all(events):
+        return maintenance.not_before
+    last = max(event.approved_at for event in events if event.is_listed and event.approved_at is not None)
+    return min(maintenance.not_before, last + draft.rules.start_delay)
+
+
+def settle(draft: Draft) -> None:
+    """Announce and start what is due, oldest first, until nothing changes."""
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for maintenance in sorted((draft.maintenances[i] for i in draft.focus), key=_order):
+            has_changed |= _settle_one(draft, draft.maintenances[maintenance.id])
+
+
+def _order(maintenance: Maintenance) -> tuple[datetime, int]:
+    """What fell due first starts first, however late we are."""
+    return (maintenance.not_before or maintenance.created_at, maintenance.sequence)
+
+
+def _settle_one(draft: Draft, maintenance: Maintenance) -> bool:
+    if maintenance.state is MaintenanceState.QUEUED and not must_queue(maintenance, draft.neighbours(maintenance)):
+        announce(draft, maintenance, is_new=False)
+        return True
+    if maintenance.state is not MaintenanceState.SCHEDULED:
+        return False
+    due_at = _due_at(draft, maintenance)
+    if due_at is not None and due_at <= draft.now:
+        start(draft, maintenance)
+        return True
+    if due_at != maintenance.due_at:
+        draft.put(replace(maintenance, due_at=due_at))
+    return False
+
+
+def _due_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
+    """When the scheduler must look at it again; None while it waits for another one to end."""
+    neighbours = draft.neighbours(maintenance)
+    coupled = {name for name, scope in draft.scopes.items() if scope.couples_deletes}
+    others = coupled_deletes(maintenance, neighbours, coupled)
+    at = max(ready_at(draft, m) for m in (maintenance, *others))
+    at = min(at, maintenance.not_before or at)
+    if at <= draft.now and is_held(maintenance, neighbours):
+        return None
+    return at
+
+
+def start(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
+    """Scheduled to Started, for all its events at once; the actuator is due immediately (R82, R84)."""
+    return draft.step(replace(maintenance, due_at=draft.now), Trigger.START, reason=reason)
+
+
+def force_start(draft: Draft, maintenance: Maintenance, *, reason: str) -> Maintenance:
+    """Start without waiting for votes or NotBefore, because an operator says so (invariant 4 of the design).
+
+    Raises:
+        Conflict: It is not scheduled, or another maintenance is going on at one of its VMs.
+    """
+    if maintenance.state is MaintenanceState.SCHEDULED and is_held(maintenance, draft.neighbours(maintenance)):
+        msg = f"maintenance {maintenance.id} shares a VM with a started one: wait until that is over"
+        raise Conflict(msg, id=maintenance.id)
+    return start(draft, maintenance, reason=reason)

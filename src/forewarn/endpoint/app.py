@@ -1,0 +1,317 @@
+"""The metadata endpoint as an ASGI app: everything that the hot path does not answer.
+
+The order of the checks is that of R62. Whatever goes wrong, the answer is JSON (R8, R65).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import timedelta
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from forewarn.clock import Clock
+from forewarn.core.approval import Approver
+from forewarn.engine import Engine
+from forewarn.errors import ForewarnError
+from forewarn.feed import Channel
+from forewarn.identity import Caller
+from forewarn.wire import imds, instance
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from forewarn.endpoint.fastpath import Connection
+    from forewarn.endpoint.traffic import Traffic
+
+__all__ = ["MetadataApp"]
+
+_log = structlog.get_logger("forewarn.endpoint")
+
+_EVENTS = "/metadata/scheduledevents"
+_LEGACY = "/metadata/latest/scheduledevents"
+_VERSIONS = "/metadata/versions"
+_INSTANCE = "/metadata/instance"
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
+_NOT_PLAIN = frozenset(
+    {"if-none-match", "prefer", "content-length", "transfer-encoding", "expect", "upgrade", "x-forwarded-for", "range"}
+)
+
+
+class _Refused(Exception):
+    """An answer other than 200, found on the way."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status_code)
+        self.response = response
+
+
+class MetadataApp:
+    """Answers VMs.
+
+    Args:
+        engine: Enables and approves.
+        clock: For holding first answers on virtual time.
+        traffic: Shared with the connections.
+        first_answer_delay_s: How long the enabling GET is held (R67).
+    """
+
+    def __init__(self, engine: Engine, clock: Clock, traffic: Traffic, first_answer_delay_s: float = 0.0) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._traffic = traffic
+        self._first_answer_delay_s = first_answer_delay_s
+        self._dialect = engine.feed.dialect
+        self._versions = {version.name: (index, version) for index, version in enumerate(engine.feed.versions)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except _Refused as refused:
+            response = refused.response
+        except ClientDisconnect:
+            return
+        except ForewarnError as error:
+            _log.warning("a request failed", path=request.url.path, error=error.message)
+            status = HTTPStatus.SERVICE_UNAVAILABLE if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else error.status
+            response = _error(status, "Service unavailable")
+        except Exception:
+            _log.exception("a request raised", path=request.url.path)
+            response = _error(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal server error")
+        version = request.query_params.get("api-version", "")
+        label = version if version in self._versions else "other"
+        self._traffic.outcomes[label, _method_label(request.method), response.status_code] += 1
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        connection: Connection = request.scope["state"]["connection"]
+        caller = connection.current_caller()
+        if caller is None:
+            self._traffic.unknown_callers += 1
+            return _error(HTTPStatus.NOT_FOUND, "Not found")
+        path = request.url.path.rstrip("/")
+        route = path.lower()
+        if route == _EVENTS or (route == _LEGACY and self._dialect.legacy_latest):
+            return await self._events(request, connection, caller, is_legacy=route == _LEGACY)
+        if route == _VERSIONS or route == _INSTANCE or route.startswith(_INSTANCE + "/"):
+            return self._instance(request, caller, path)
+        return _error(HTTPStatus.NOT_FOUND, "Not found")
+
+    # Scheduled events
+
+    async def _events(self, request: Request, connection: Connection, caller: Caller, *, is_legacy: bool) -> Response:
+        self._check_method(request, ("GET", "POST"))
+        _check_forwarded(request)
+        parameters, is_repeated = _query(request)
+        index, version = self._versions["2017-03-01"] if is_legacy else self._versions.get(
+            parameters.get("api-version", ""), (None, None)
+        )
+        if version is None or request.method in version.requires_metadata:
+            _check_metadata(request)
+        if index is None or version is None:
+            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.version_error(self._engine.feed.versions)))
+        if is_repeated:
+            raise _Refused(_error(HTTPStatus.BAD_REQUEST, "Bad request: . A query parameter is given twice"))
+        self._check_rate(caller)
+        if request.method == "POST":
+            return await self._approve(request, connection, caller, index)
+        return await self._document(request, connection, caller, index)
+
+    async def _document(self, request: Request, connection: Connection, caller: Caller, index: int) -> Response:
+        channel = caller.channel
+        if not channel.is_enabled:
+            await self._engine.enable(channel.key, caller.vm.scope)
+            await self._wait(asyncio.get_running_loop().create_future(), self._first_answer_delay_s)
+        channel.asked_at = self._traffic.now
+        known = request.headers.get("if-none-match")
+        headers = {}
+        if known is not None and imds.is_not_modified(known, channel.incarnation):
+            wait_s = self._wait_s(request)
+            if wait_s > 0:
+                headers = {"preference-applied": "wait"}
+            if not await self._hold(connection, channel, wait_s):
+                return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers | {"etag": f'"{channel.incarnation}"'})
+        if _NOT_PLAIN.isdisjoint(request.headers.keys()) and channel.is_enabled:
+            self._teach(request, connection, index)
+        return self._current(channel, index, headers)
+
+    def _current(self, channel: Channel, index: int, headers: dict[str, str]) -> Response:
+        if not channel.replies:  # disabled while the request was held
+            return _error(HTTPStatus.SERVICE_UNAVAILABLE, "Service unavailable")
+        body = channel.replies[index].body
+        return _json(HTTPStatus.OK, body, headers | {"etag": f'"{channel.incarnation}"'})
+
+    def _teach(self, request: Request, connection: Connection, index: int) -> None:
+        """Let the connection answer the like from memory, where it is certain what happens to it afterwards."""
+        tokens = request.headers.get("connection", "").strip().lower()
+        is_old = request.scope["http_version"] == "1.0"
+        if is_old or tokens in {"", "keep-alive", "close"}:
+            connection.learn(index, closes=is_old or tokens == "close")
+
+    async def _approve(self, request: Request, connection: Connection, caller: Caller, index: int) -> Response:
+        body = await self._body(request)
+        try:
+            wanted = imds.decode_approval(body, self._traffic.limits.start_requests_max)
+        except imds.BadPayload as error:
+            raise _Refused(_error(HTTPStatus.BAD_REQUEST, f"Bad request: . {_sentence(str(error))}")) from error
+        channel = caller.channel
+        approver = Approver(
+            actor=f"vm:{caller.vm.name}",
+            audience=channel.key,
+            vm=caller.vm.name,
+            source_address=connection.peer,
+            api_version=self._engine.feed.versions[index].name,
+        )
+        approval = await self._engine.approve(wanted.event_ids, approver)
+        if approval.unknown:
+            if self._dialect.unknown_event != HTTPStatus.OK:
+                return self._unknown()
+            known = [i for i in wanted.event_ids if i not in set(approval.unknown)]
+            await self._engine.approve(known, approver)
+        if channel.is_enabled:
+            channel.asked_at = self._traffic.now
+        if self._dialect.post_body == "document" and channel.replies:
+            return _json(HTTPStatus.OK, channel.replies[index].body)
+        return _json(HTTPStatus.OK, b"")
+
+    def _unknown(self) -> Response:
+        if self._dialect.unknown_event == HTTPStatus.NOT_FOUND:
+            return _error(HTTPStatus.NOT_FOUND, "Not found")
+        return _error(HTTPStatus.BAD_REQUEST, "Bad request: . EventId is not known")
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self._traffic.limits.body_size_bytes_max
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > limit:
+                response = _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Request body is larger than {limit} bytes")
+                response.headers["connection"] = "close"
+                raise _Refused(response)
+        return bytes(body)
+
+    # Instance
+
+    def _instance(self, request: Request, caller: Caller, path: str) -> Response:
+        self._check_method(request, ("GET",))
+        _check_forwarded(request)
+        _check_metadata(request)
+        if path.lower() == _VERSIONS:
+            return _json(HTTPStatus.OK, imds.encode_versions(self._engine.feed.versions))
+        parameters, is_repeated = _query(request)
+        if is_repeated or not instance.is_version(parameters.get("api-version", "")):
+            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.version_error(self._engine.feed.versions)))
+        self._check_rate(caller)
+        below = path[len(_INSTANCE) :].strip("/")
+        value = instance.look_up(instance.describe(caller.vm, caller.scope), below.split("/") if below else [])
+        if value is None:
+            return _error(HTTPStatus.NOT_FOUND, "Not found")
+        body, content_type = instance.render(value, parameters.get("format", "json").lower() == "text")
+        return Response(body, headers={"content-type": content_type})
+
+    # Checks
+
+    def _check_method(self, request: Request, allowed: tuple[str, ...]) -> None:
+        if request.method not in allowed:
+            response = _error(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed")
+            response.headers["allow"] = ", ".join(allowed)
+            raise _Refused(response)
+
+    def _check_rate(self, caller: Caller) -> None:
+        """At most so many requests in each second (R9)."""
+        limit = self._traffic.limits.rate_limit_per_s
+        if limit is None:
+            return
+        second = int(asyncio.get_running_loop().time())
+        if caller.window_s != second:
+            caller.window_s, caller.window_requests = second, 0
+        caller.window_requests += 1
+        if caller.window_requests > limit:
+            raise _Refused(_error(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests"))
+
+    # Waiting
+
+    def _wait_s(self, request: Request) -> float:
+        """Seconds of ``Prefer: wait=…`` (RFC 7240), as far as we go along; 0 without (X1)."""
+        match = _WAIT.search(",".join(request.headers.getlist("prefer")))
+        return min(float(match[1]), self._traffic.limits.wait_s_max) if match else 0.0
+
+    async def _hold(self, connection: Connection, channel: Channel, wait_s: float) -> bool:
+        """Wait for another incarnation; True when it came, False when the time is over or nobody listens any more."""
+        if wait_s <= 0 or self._traffic.is_stopping:
+            return False
+        seen = (channel.epoch, channel.incarnation)
+        waiter = connection.held = channel.hold()
+        try:
+            await self._wait(waiter, wait_s)
+        finally:
+            connection.held = None
+            channel.let_go(waiter)
+        return (channel.epoch, channel.incarnation) != seen and not connection.is_lost
+
+    async def _wait(self, waiter: asyncio.Future[None], timeout_s: float) -> None:
+        """Until `waiter` is done, or so many seconds have passed: real ones, or virtual ones if these pass sooner."""
+        if timeout_s <= 0:
+            return
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(timeout_s, _release, waiter)
+        virtual = None
+        if self._clock.is_virtual:
+            virtual = loop.create_task(self._release_when_due(waiter, timeout_s))
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            if virtual is not None:
+                virtual.cancel()
+
+    async def _release_when_due(self, waiter: asyncio.Future[None], timeout_s: float) -> None:
+        await self._clock.wait_until(self._clock.now() + timedelta(seconds=timeout_s))
+        _release(waiter)
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _query(request: Request) -> tuple[dict[str, str], bool]:
+    """The query's parameters, and whether one is given twice (R5)."""
+    pairs = parse_qsl(request.url.query, keep_blank_values=True)
+    return dict(pairs), len({name for name, _ in pairs}) < len(pairs)
+
+
+def _check_forwarded(request: Request) -> None:
+    """A forwarded request was not sent by the VM itself (R13)."""
+    if "x-forwarded-for" in request.headers:
+        raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.FORWARDED))
+
+
+def _check_metadata(request: Request) -> None:
+    """Spec: R10, R11."""
+    if request.headers.get("metadata", "").strip().lower() != "true":
+        raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.METADATA_MISSING))
+
+
+def _json(status: int, body: bytes, headers: dict[str, str] | None = None) -> Response:
+    return Response(body, status_code=status, headers={"content-type": imds.CONTENT_TYPE, **(headers or {})})
+
+
+def _error(status: int, text: str) -> Response:
+    return _json(status, imds.encode_error(text))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _method_label(method: str) -> str:
+    return method if method in {"GET", "POST"} else "other"

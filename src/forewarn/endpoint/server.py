@@ -1,0 +1,89 @@
+"""The metadata endpoint's listener: sockets, the tick of each second, and a stop that loses no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from forewarn.clock import Clock, VirtualClock
+from forewarn.endpoint.app import MetadataApp
+from forewarn.endpoint.fastpath import Connection
+from forewarn.endpoint.traffic import Traffic
+from forewarn.identity import Identity
+
+__all__ = ["MetadataServer"]
+
+_BACKLOG = 4096
+_TICK_S = 1.0
+
+
+class MetadataServer:
+    """Serves VMs on one or several sockets.
+
+    Args:
+        app: Answers what the hot path does not.
+        traffic: Shared by the connections.
+        identity: Tells who calls.
+        clock: For the Date header, and for when a VM last asked.
+    """
+
+    def __init__(self, app: MetadataApp, traffic: Traffic, identity: Identity, clock: Clock) -> None:
+        self._traffic = traffic
+        self._identity = identity
+        self._clock = clock
+        self._config = Config(app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False)
+        self._config.load()
+        self._state = ServerState()
+        self._servers: list[asyncio.Server] = []
+        self._timer: asyncio.TimerHandle | None = None
+        if isinstance(clock, VirtualClock):
+            clock.listeners.append(self._refresh)
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._state.connections)
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Begin to accept on sockets that are bound already."""
+        loop = asyncio.get_running_loop()
+        self._tick()
+
+        def connect() -> Connection:
+            return Connection(self._traffic, self._identity, self._config, self._state, loop)
+
+        for sock in sockets:
+            self._servers.append(await loop.create_server(connect, sock=sock, backlog=_BACKLOG))
+
+    async def stop(self, grace_s: float = 2.0) -> None:
+        """Accept no more, answer held requests, give those under way `grace_s` seconds, and close."""
+        self._traffic.is_stopping = True
+        for server in self._servers:
+            server.close()
+        self._identity.feed.wake_all()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        deadline = asyncio.get_running_loop().time() + grace_s
+        while self._state.connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+        for task in list(self._state.tasks):
+            task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _refresh(self) -> None:
+        self._traffic.tick(self._clock.now(), asyncio.get_running_loop().time())
+        self._state.default_headers = self._traffic.headers
+
+    def _tick(self) -> None:
+        """Once a second: the time in the headers, and the sweep."""
+        loop = asyncio.get_running_loop()
+        self._refresh()
+        for connection in list(self._state.connections):
+            if isinstance(connection, Connection):
+                connection.sweep(self._traffic.second)
+        self._timer = loop.call_later(_TICK_S, self._tick)

@@ -1,0 +1,90 @@
+"""What the connections of one endpoint share: limits, the time in headers, what has been learnt, and counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import format_datetime
+
+__all__ = ["Limits", "Traffic"]
+
+_MEMO_MAX = 4096
+_MEMO_PER_CALLER_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one endpoint takes.
+
+    Attributes:
+        body_size_bytes_max: Largest body.
+        header_size_bytes_max: Largest request line with headers.
+        start_requests_max: StartRequests in one POST.
+        request_timeout_s: For a request to arrive whole, and for an answer to be taken.
+        idle_timeout_s: For a connection without requests.
+        connections_max: All together.
+        connections_per_vm_max: Of one VM; also of all unknown callers together.
+        wait_s_max: Longest long poll.
+        rate_limit_per_s: Requests per second and VM; None: no limit.
+    """
+
+    body_size_bytes_max: int = 1 << 20
+    header_size_bytes_max: int = 16 << 10
+    start_requests_max: int = 1000
+    request_timeout_s: float = 10.0
+    idle_timeout_s: float = 300.0
+    connections_max: int = 16384
+    connections_per_vm_max: int = 256
+    wait_s_max: float = 300.0
+    rate_limit_per_s: int | None = None
+
+
+class Traffic:
+    """Shared by all connections.
+
+    Attributes:
+        prefix: Start of a fast answer, up to and with the Date header; made anew each second.
+        now: The time as of the last second, for R69.
+        second: Whole seconds of a clock that never goes back, for time-outs.
+        memo: Bytes of a whole request to its version's index and whether its connection is to be closed after it.
+        fast: How many GETs the fast path answered, by version.
+        outcomes: How many requests the app answered, by version, method and status.
+    """
+
+    def __init__(self, limits: Limits, versions: int) -> None:
+        self.limits = limits
+        self.prefix = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.now: datetime | None = None
+        self.second = 0
+        self.memo: dict[bytes, tuple[int, bool]] = {}
+        self.fast = [0] * versions
+        self.outcomes: Counter[tuple[str, str, int]] = Counter()
+        self.unknown_callers = 0
+        self.unknown_connections = 0
+        self.connections_refused = 0
+        self.is_stopping = False
+
+    def tick(self, now: datetime, monotonic_s: float) -> None:
+        """Take over the time; called once a second, and when a virtual clock moves."""
+        self.now = now
+        self.second = int(monotonic_s)
+        date = format_datetime(now, usegmt=True).encode()
+        self.prefix = b"HTTP/1.1 200 OK\r\ndate: " + date + b"\r\nserver: Forewarn\r\n"
+        self.headers = [(b"date", date), (b"server", b"Forewarn")]
+
+    def learn(self, request: bytes, version: int, *, closes: bool, memorised: int) -> bool:
+        """Remember that these bytes ask for a plain document of that version.
+
+        One caller may add only a few, and when the memo is full it begins anew: nobody can make it grow, or keep others out.
+
+        Returns:
+            Whether it was remembered.
+        """
+        if memorised >= _MEMO_PER_CALLER_MAX or self.limits.rate_limit_per_s is not None:
+            return False
+        if len(self.memo) >= _MEMO_MAX:
+            self.memo.clear()
+        self.memo[request] = (version, closes)
+        return True

@@ -1,0 +1,479 @@
+"""Decide, commit, act.
+
+Every command runs the same way: in one transaction, on the writer's thread, it loads a working set, lets the pure core decide,
+settles what follows, and commits. Only then are the new documents published and anybody told. What the command needs to know of
+the present moment is read once, inside.
+
+A command is shielded: who asked for it may go away, but once begun it is carried out and published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, TypeVar
+
+from forewarn.clock import Clock
+from forewarn.core import ending, planning, service, settlement
+from forewarn.core.approval import Approval, Approver, approve
+from forewarn.core.decision import Changes, Draft, Rules, State
+from forewarn.core.inventory import Inventory, InventoryChange, apply_inventory
+from forewarn.core.model import Audience, EntryKind, Maintenance, MaintenanceState, VirtualMachine
+from forewarn.core.progress import Failure, Progress, Retry, advance
+from forewarn.errors import IdempotencyMismatch, NotFound
+from forewarn.feed import Feed
+from forewarn.identity import Identity
+from forewarn.store.contract import Outcome, Reader, Store, Transaction
+
+__all__ = ["Due", "Engine", "IdSource", "Key", "Runner", "inline", "threaded"]
+
+T = TypeVar("T")
+
+Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a blocking function somewhere and hands back its result."""
+
+
+class IdSource(Protocol):
+    """Makes ids: ``"event"`` gives an upper-case GUID, ``"maintenance"`` a short lower-case id."""
+
+    def __call__(self, kind: str) -> str:
+        """A new id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """An ``Idempotency-Key`` and the fingerprint of the request it came with."""
+
+    key: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """What one look at the deadlines did and found.
+
+    Attributes:
+        started: How late each start was that fell due, in seconds.
+        jobs: Started maintenances whose actuator is to be asked now.
+        has_more: Whether to look again at once.
+    """
+
+    started: tuple[float, ...] = ()
+    jobs: tuple[Maintenance, ...] = ()
+    has_more: bool = False
+
+
+async def inline(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
+    """Run it right here: for tests and virtual time, where order must never vary."""
+    return function()
+
+
+def threaded(executor: ThreadPoolExecutor) -> Runner:
+    """Run it on a thread of `executor`, so that the event loop never waits for a disk."""
+
+    async def run(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
+        return await asyncio.get_running_loop().run_in_executor(executor, function)
+
+    return run
+
+
+class Engine:
+    """All commands.
+
+    Args:
+        store: The truth.
+        clock: The time.
+        feed: Where documents are published.
+        identity: Told about a new inventory.
+        rules: Settings of the core.
+        new_id: Source of ids.
+        write: Runs write transactions, one after the other.
+        read: Runs reads.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts it is put together from
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        feed: Feed,
+        identity: Identity,
+        rules: Rules,
+        new_id: IdSource,
+        write: Runner = inline,
+        read: Runner = inline,
+    ) -> None:
+        self.clock = clock
+        self.rules = rules
+        self.feed = feed
+        self.identity = identity
+        self._store = store
+        self._new_id = new_id
+        self._write = write
+        self._read = read
+        self._lock = asyncio.Lock()
+        self._commands: set[asyncio.Task[Any]] = set()
+        self.listeners: list[Callable[[Changes], None]] = []
+
+    # Operators
+
+    async def schedule(self, request: planning.Request, *, actor: str, key: Key | None = None) -> list[Maintenance]:
+        """Carry out a request; see `planning.plan` for what it raises."""
+
+        def load(tx: Transaction) -> State:
+            return tx.load_request(request.hosts, request.vms)
+
+        def decide(draft: Draft) -> list[str]:
+            return [m.id for m in planning.plan(draft, request)]
+
+        return await self._maintenances(load, decide, actor=actor, key=key)
+
+    async def cancel(self, maintenance_id: str, *, actor: str, reason: str | None = None, key: Key | None = None) -> Maintenance:
+        """Take a queued or scheduled maintenance back (R77)."""
+        return await self._one(maintenance_id, lambda d, m: ending.cancel(d, m, reason=reason), actor=actor, key=key)
+
+    async def complete(self, maintenance_id: str, *, actor: str, key: Key | None = None) -> Maintenance:
+        """Say that a started maintenance is over (R79)."""
+        return await self._one(maintenance_id, ending.complete, actor=actor, key=key)
+
+    async def start(self, maintenance_id: str, *, actor: str, reason: str, key: Key | None = None) -> Maintenance:
+        """Start a scheduled maintenance without waiting any longer; the reason stands in the ledger."""
+
+        def force(draft: Draft, maintenance: Maintenance) -> Maintenance:
+            return settlement.force_start(draft, maintenance, reason=reason)
+
+        return await self._one(maintenance_id, force, actor=actor, key=key)
+
+    async def impact(self, maintenance_id: str, duration_s: int, *, actor: str, key: Key | None = None) -> Maintenance:
+        """Announce to the ledger a further impact of a started maintenance; no document changes (R80)."""
+
+        def strike(draft: Draft, maintenance: Maintenance) -> Maintenance:
+            return ending.extra_impact(draft, maintenance, duration_s=duration_s)
+
+        return await self._one(maintenance_id, strike, actor=actor, key=key)
+
+    async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+        """Approve events; when this returns, it is on disk (R49 to R57a, invariant 5)."""
+
+        def load(tx: Transaction) -> State:
+            return tx.load_events(event_ids)
+
+        return await self._decide(load, lambda draft: approve(draft, event_ids, approver), actor=approver.actor)
+
+    async def apply_inventory(self, inventory: Inventory, fingerprint: str, *, actor: str) -> InventoryChange:
+        """Make the declared state exactly this.
+
+        Returns:
+            How many VMs were added, changed, removed and left as they were.
+
+        Raises:
+            Conflict: A VM of an active maintenance would vanish or change its scope.
+        """
+
+        def work(tx: Transaction) -> tuple[InventoryChange, Inventory, Changes]:
+            draft = self._draft(State(), tx, actor)
+            held = tx.load_maintenances(tx.active_ids())
+            merged, change = apply_inventory(tx.inventory(), inventory, list(held.maintenances.values()))
+            tx.replace_inventory(merged, fingerprint)
+            words = f"{change.added} added, {change.changed} changed, {change.removed} removed"
+            draft.note(EntryKind.INVENTORY_APPLIED, reason=words)
+            changes = draft.finish()
+            tx.save(changes)
+            return change, merged, changes
+
+        def publish(result: tuple[InventoryChange, Inventory, Changes]) -> InventoryChange:
+            self.identity.load(result[1])
+            self._publish(result[2])
+            return result[0]
+
+        return await self._command(work, publish)
+
+    async def update_model(self, vm_name: str, *, actor: str) -> VirtualMachine:
+        """Bring a VM to its scope's latest model: from now on it has the scope's delete notification (R91)."""
+
+        def load(tx: Transaction) -> State:
+            return tx.load_request((), (vm_name,))
+
+        def decide(draft: Draft) -> VirtualMachine:
+            vm = draft.vms.get(vm_name)
+            if vm is None:
+                msg = f"vm {vm_name!r} does not exist: see 'forewarn vm list'"
+                raise NotFound(msg, vm=vm_name)
+            if vm.scope is None:
+                return vm
+            updated = replace(vm, terminate_notification=draft.scopes[vm.scope].terminate_notification)
+            draft.put(updated)
+            draft.note(EntryKind.VM_CHANGED, vm=vm.name, reason="brought to the latest model")
+            return updated
+
+        return await self._decide(load, decide, actor=actor)
+
+    async def note_clock(self, by: timedelta, *, actor: str) -> None:
+        """Write into the ledger that an operator advanced the virtual clock."""
+        await self._decide(
+            lambda _tx: State(), lambda d: d.note(EntryKind.CLOCK_ADVANCED, reason=f"by {by}"), actor=actor
+        )
+
+    # VMs
+
+    async def enable(self, key: str, scope: str | None) -> None:
+        """The first valid GET of an audience enables the service for it (R67); repeating it changes nothing."""
+
+        def load(tx: Transaction) -> State:
+            return tx.load_audiences([key])
+
+        def decide(draft: Draft) -> None:
+            service.enable(draft, draft.audiences.get(key) or Audience(key=key, scope=scope))
+
+        await self._decide(load, decide, actor="forewarn")
+
+    async def remember_requests(self) -> None:
+        """Write down who asked lately, so that a restart does not take them for silent (R69)."""
+        asked = self.feed.asked()
+        if asked:
+            await self._command(lambda tx: tx.touch(asked), lambda _: None)
+
+    # The scheduler
+
+    async def recover(self) -> None:
+        """Fill the feed and the identity from the store; silence while the service was down does not count."""
+        now = self.clock.now()
+
+        def work(tx: Transaction) -> tuple[Inventory, list[Any]]:
+            threshold = now - self.rules.disable_after + self.rules.restart_grace
+            tx.touch({audience.key: threshold for audience in tx.silent(threshold, 1_000_000)})
+            return tx.inventory(), list(tx.documents())
+
+        def publish(result: tuple[Inventory, list[Any]]) -> None:
+            self.identity.load(result[0])
+            self.feed.publish(result[1])
+
+        await self._command(work, publish)
+
+    async def handle_due(self, limit: int, in_flight: Iterable[str] = ()) -> Due:
+        """Carry out what has fallen due: starts, silent audiences; and find the actuators to ask.
+
+        Args:
+            limit: Most maintenances in one transaction.
+            in_flight: Maintenances whose actuator is being asked already.
+        """
+        skipped = frozenset(in_flight)
+        asked = self.feed.asked()
+
+        def work(tx: Transaction) -> tuple[Due, Changes, list[datetime]]:
+            now = self.clock.now()
+            due = [m for m in tx.due(now, limit + len(skipped)) if m.id not in skipped]
+            jobs = tuple(m for m in due if m.state is MaintenanceState.STARTED)
+            waiting = [m for m in due if m.state is MaintenanceState.SCHEDULED]
+            silent = tx.silent(now - self.rules.disable_after, limit)
+            heard = {a.key: moment for a in silent if (moment := asked.get(a.key)) and moment > _active_until(a)}
+            tx.touch(heard)
+            gone = [a for a in silent if a.key not in heard]
+            if not (waiting or gone):
+                return Due(jobs=jobs, has_more=bool(heard)), Changes(), []
+            changes = self._start_due(tx, [m.id for m in waiting], [a.key for a in gone])
+            started = [
+                m.due_at
+                for m in waiting
+                if m.due_at is not None
+                and changes.maintenances.get(m.id, m).state is not MaintenanceState.SCHEDULED
+            ]
+            return Due(jobs=jobs, has_more=True), changes, started
+
+        def publish(result: tuple[Due, Changes, list[datetime]]) -> Due:
+            due, changes, moments = result
+            self._publish(changes)
+            shown_at = self.clock.now()
+            return replace(due, started=tuple((shown_at - moment).total_seconds() for moment in moments))
+
+        return await self._command(work, publish)
+
+    def _start_due(self, tx: Transaction, maintenance_ids: list[str], audience_keys: list[str]) -> Changes:
+        state = tx.load_audiences(audience_keys) if audience_keys else State()
+        state = tx.load_maintenances({*maintenance_ids, *state.focus}, into=state)
+        draft = self._draft(state, tx, "forewarn")
+        for key in audience_keys:
+            service.disable(draft, draft.audiences[key])
+        settlement.settle(draft)
+        changes = draft.finish()
+        tx.save(changes)
+        return changes
+
+    async def record(self, results: Mapping[str, Progress | Failure], retry: Retry) -> None:
+        """Write down what actuators answered."""
+
+        def load(tx: Transaction) -> State:
+            ends = any(isinstance(r, Failure) or r.is_complete for r in results.values())
+            return tx.load_maintenances(results, with_neighbours=ends)
+
+        def decide(draft: Draft) -> None:
+            for maintenance_id, result in results.items():
+                maintenance = draft.maintenances.get(maintenance_id)
+                if maintenance is not None and maintenance.state is MaintenanceState.STARTED:
+                    advance(draft, maintenance, result, retry)
+
+        await self._decide(load, decide, actor="actuator")
+
+    async def next_deadline(self, in_flight: Iterable[str] = ()) -> datetime | None:
+        """The next moment at which `handle_due` has something to do."""
+        skipped = list(in_flight)
+
+        def read(reader: Reader) -> datetime | None:
+            moments = [reader.next_due_at(skipped)]
+            silent_at = reader.next_silent_at()
+            if silent_at is not None:
+                moments.append(silent_at + self.rules.disable_after)
+            return min((m for m in moments if m is not None), default=None)
+
+        return await self.read(read)
+
+    async def probe(self) -> None:
+        """Check that the store takes changes.
+
+        Raises:
+            StoreUnavailable: It does not.
+        """
+        await self._command(lambda tx: tx.active_ids(), lambda _: None)
+
+    async def prune(self, history: timedelta, outcomes: timedelta) -> int:
+        """Forget what is older than it is kept for; returns how many maintenances were forgotten."""
+        now = self.clock.now()
+        forgotten = 0
+        while (count := await self._command(lambda tx: tx.prune(now - history, now - outcomes, 1000), int)) > 0:
+            forgotten += count
+        return forgotten
+
+    # Reading
+
+    async def read(self, function: Callable[[Reader], T]) -> T:
+        """Run a read on the reader's thread."""
+
+        def work() -> T:
+            with self._store.read() as reader:
+                return function(reader)
+
+        result: T = await self._read(work)
+        return result
+
+    # How every command runs
+
+    async def _maintenances(
+        self, load: Callable[[Transaction], State], decide: Callable[[Draft], list[str]], *, actor: str, key: Key | None
+    ) -> list[Maintenance]:
+        """A command that answers with maintenances, and can be repeated under an ``Idempotency-Key``."""
+
+        def work(tx: Transaction) -> tuple[list[Maintenance], Changes]:
+            known = _recall(tx, key)
+            if known is not None:
+                found = [tx.maintenance(i) for i in known["maintenances"]]
+                return [m for m in found if m is not None], Changes()
+            draft = self._draft(load(tx), tx, actor)
+            ids = decide(draft)
+            settlement.settle(draft)
+            changes = draft.finish()
+            tx.save(changes)
+            if key is not None:
+                content = {"maintenances": ids}
+                tx.keep_outcome(
+                    Outcome(key=key.key, fingerprint=key.fingerprint, content=content, at=draft.now)
+                )
+            return [draft.maintenances[i] for i in ids], changes
+
+        def publish(result: tuple[list[Maintenance], Changes]) -> list[Maintenance]:
+            self._publish(result[1])
+            return result[0]
+
+        return await self._command(work, publish)
+
+    async def _one(
+        self,
+        maintenance_id: str,
+        change: Callable[[Draft, Maintenance], Maintenance],
+        *,
+        actor: str,
+        key: Key | None,
+    ) -> Maintenance:
+        def load(tx: Transaction) -> State:
+            return tx.load_maintenances([maintenance_id], with_neighbours=True)
+
+        def decide(draft: Draft) -> list[str]:
+            maintenance = draft.maintenances.get(maintenance_id)
+            if maintenance is None:
+                msg = f"maintenance {maintenance_id!r} does not exist: see 'forewarn maintenance list'"
+                raise NotFound(msg, id=maintenance_id)
+            change(draft, maintenance)
+            return [maintenance_id]
+
+        return (await self._maintenances(load, decide, actor=actor, key=key))[0]
+
+    async def _decide(
+        self, load: Callable[[Transaction], State], decide: Callable[[Draft], T], *, actor: str
+    ) -> T:
+        def work(tx: Transaction) -> tuple[T, Changes]:
+            draft = self._draft(load(tx), tx, actor)
+            result = decide(draft)
+            settlement.settle(draft)
+            changes = draft.finish()
+            if not changes.is_empty:
+                tx.save(changes)
+            return result, changes
+
+        def publish(result: tuple[T, Changes]) -> T:
+            self._publish(result[1])
+            return result[0]
+
+        return await self._command(work, publish)
+
+    async def _command(self, work: Callable[[Transaction], Any], publish: Callable[[Any], T]) -> T:
+        """One transaction and its publication, in the order of commits, whoever stops waiting for it."""
+
+        def transact() -> Any:  # noqa: ANN401 - whatever the work returns
+            with self._store.write() as tx:
+                return work(tx)
+
+        async def run() -> T:
+            async with self._lock:
+                return publish(await self._write(transact))
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
+        return await asyncio.shield(task)
+
+    async def drain(self) -> None:
+        """Wait for the commands under way; for the end of the service."""
+        await asyncio.gather(*self._commands, return_exceptions=True)
+
+    def _draft(self, state: State, tx: Transaction, actor: str) -> Draft:
+        return Draft(
+            state,
+            now=self.clock.now(),
+            rules=self.rules,
+            new_id=self._new_id,
+            new_sequence=tx.next_sequence,
+            actor=actor,
+        )
+
+    def _publish(self, changes: Changes) -> None:
+        self.feed.publish(changes.documents)
+        if not changes.is_empty:
+            for listener in self.listeners:
+                listener(changes)
+
+
+def _recall(tx: Transaction, key: Key | None) -> dict[str, Any] | None:
+    known = None if key is None else tx.outcome(key.key)
+    if known is None or key is None:
+        return None
+    if known.fingerprint != key.fingerprint:
+        msg = "this Idempotency-Key came with another request before: use a new key"
+        raise IdempotencyMismatch(msg)
+    return known.content
+
+
+def _active_until(audience: Audience) -> datetime:
+    return audience.active_until or datetime.min.replace(tzinfo=UTC)

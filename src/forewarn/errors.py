@@ -1,0 +1,179 @@
+"""Every error that Forewarn raises on purpose.
+
+::
+
+    ForewarnError
+      + CallerError                 the caller is to blame (4xx)
+      | + InvalidRequest            400  what was sent makes no sense
+      | + Unauthorized              401  no token, or one that is not known
+      | + Forbidden                 403  the token may not do this
+      | + NotFound                  404  no such host, VM, maintenance or event
+      | + Conflict                  409  it exists, but is in a state that does not allow it
+      | + BelowMinimumNotice        409  shorter notice than promised, and not forced
+      | + IdempotencyMismatch       422  a key used again for another request
+      | + LimitExceeded             429  a limit of the configuration was reached
+      + ConfigError                 500  settings, inventory file or command line cannot be used
+      + OtherSideError              502  somebody else's fault
+      | + ActuatorError             502  an actuator could not carry out a maintenance
+      | + ServerUnreachable         502  the control plane does not answer (raised by the CLI)
+      + ServerError                 5xx  our fault or our machine's
+        + StoreUnavailable          503  the database is locked, full or away; nothing was changed
+        + StoreCorrupt              500  the database file is damaged or not ours
+        + IllegalTransition         500  a bug: the lifecycle table has no such arrow
+
+The class says who is to blame; ``code`` is stable and meant for programs, the message for people. Messages are one line, lower
+case, name the object and say what was expected, and never hold a secret.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "ActuatorError",
+    "BelowMinimumNotice",
+    "CallerError",
+    "ConfigError",
+    "Conflict",
+    "Forbidden",
+    "ForewarnError",
+    "IdempotencyMismatch",
+    "IllegalTransition",
+    "InvalidRequest",
+    "LimitExceeded",
+    "NotFound",
+    "OtherSideError",
+    "ServerError",
+    "ServerUnreachable",
+    "StoreCorrupt",
+    "StoreUnavailable",
+    "Unauthorized",
+]
+
+
+class ForewarnError(Exception):
+    """Root of all errors raised on purpose.
+
+    Args:
+        message: One line for a person.
+        details: JSON-able facts for a program, for example the name that was not found.
+    """
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, **details: Any) -> None:  # noqa: ANN401 - details are whatever JSON can hold
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class CallerError(ForewarnError):
+    """The caller sent something that cannot be done as sent."""
+
+    status = 400
+    code = "bad_request"
+
+
+class InvalidRequest(CallerError):
+    """What was sent is malformed or contradicts itself."""
+
+    code = "invalid_request"
+
+
+class Unauthorized(CallerError):
+    """No bearer token, or one that is not known here."""
+
+    status = 401
+    code = "unauthorized"
+
+
+class Forbidden(CallerError):
+    """The token is known, but its role may not do this."""
+
+    status = 403
+    code = "forbidden"
+
+
+class NotFound(CallerError):
+    """No object of that name or id."""
+
+    status = 404
+    code = "not_found"
+
+
+class Conflict(CallerError):
+    """The object exists, but its state does not allow this."""
+
+    status = 409
+    code = "conflict"
+
+
+class BelowMinimumNotice(Conflict):
+    """The notice is shorter than R71 promises, and the request was not forced with a reason."""
+
+    code = "below_minimum_notice"
+
+
+class IdempotencyMismatch(CallerError):
+    """An ``Idempotency-Key`` was used again for a different request."""
+
+    status = 422
+    code = "idempotency_mismatch"
+
+
+class LimitExceeded(CallerError):
+    """A limit of the configuration was reached; the message names the setting."""
+
+    status = 429
+    code = "limit_exceeded"
+
+
+class ConfigError(ForewarnError):
+    """Settings, a file or a command line that cannot be used."""
+
+    code = "config_error"
+
+
+class OtherSideError(ForewarnError):
+    """A system that Forewarn talks to failed."""
+
+    status = 502
+    code = "other_side"
+
+
+class ActuatorError(OtherSideError):
+    """An actuator could not carry out a maintenance; the scheduler asks it again."""
+
+    code = "actuator_failed"
+
+
+class ServerUnreachable(OtherSideError):
+    """The control plane does not answer."""
+
+    code = "server_unreachable"
+
+
+class ServerError(ForewarnError):
+    """Our own fault, or that of the machine we run on."""
+
+    code = "server_error"
+
+
+class StoreUnavailable(ServerError):
+    """The database is locked, full or away. Nothing was changed; the same call may succeed later."""
+
+    status = 503
+    code = "store_unavailable"
+
+
+class StoreCorrupt(ServerError):
+    """The database is damaged, or is not one of Forewarn's."""
+
+    code = "store_corrupt"
+
+
+class IllegalTransition(ServerError):
+    """The lifecycle table has no such arrow: a bug in Forewarn."""
+
+    code = "illegal_transition"

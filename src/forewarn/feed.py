@@ -1,0 +1,152 @@
+"""The documents as the endpoint serves them: ready-made bytes, and who waits for the next ones.
+
+A `Channel` belongs to one audience. The engine publishes into it after a commit; from then on every GET of any VM of that
+audience is answered from the bytes made here, once for each api-version (invariant 7 of the design). Publishing is a hint to
+whoever waits, the store is the truth: a channel can be filled anew from it at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import datetime
+from functools import lru_cache
+
+from forewarn.core.decision import Document
+from forewarn.core.model import Audience
+from forewarn.wire.imds import CONTENT_TYPE, Dialect, Version, encode_document
+
+__all__ = ["Channel", "Feed", "Reply"]
+
+
+class Reply:
+    """One version of one document: its body, and the whole tail of the HTTP answer after the Date header.
+
+    Attributes:
+        body: The bytes of the document.
+        kept: Headers and body for a connection that stays open.
+        closed: The same with ``connection: close`` (W3).
+    """
+
+    __slots__ = ("body", "closed", "kept")
+
+    def __init__(self, body: bytes, incarnation: int) -> None:
+        self.body = body
+        head = f'content-type: {CONTENT_TYPE}\r\netag: "{incarnation}"\r\ncontent-length: {len(body)}\r\n'.encode()
+        self.kept = head + b"\r\n" + body
+        self.closed = head + b"connection: close\r\n\r\n" + body
+
+
+class Channel:
+    """What one audience is shown now.
+
+    Attributes:
+        key: The audience's key.
+        is_enabled: Whether anybody asked yet (R67); while False there are no replies.
+        replies: One for each api-version, in the order of the dialect's versions.
+        asked_at: When a VM of it last asked, to the second; None if not since the service started (R69).
+    """
+
+    __slots__ = ("_waiters", "asked_at", "epoch", "incarnation", "is_enabled", "key", "replies")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.is_enabled = False
+        self.epoch = 0
+        self.incarnation = 0
+        self.replies: tuple[Reply, ...] = ()
+        self.asked_at: datetime | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def show(self, document: Document, replies: tuple[Reply, ...]) -> None:
+        """Take over a newer document and wake everybody who waits for one; an older one is ignored."""
+        audience = document.audience
+        if (audience.epoch, audience.incarnation) < (self.epoch, self.incarnation):
+            return
+        has_changed = (audience.epoch, audience.incarnation) != (self.epoch, self.incarnation)
+        self.epoch, self.incarnation = audience.epoch, audience.incarnation
+        self.is_enabled = audience.enabled_at is not None
+        self.replies = replies
+        if has_changed or not self.is_enabled:
+            self.wake()
+
+    def wake(self) -> None:
+        """Let every held request look again."""
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def hold(self) -> asyncio.Future[None]:
+        """A future that is done when the document has changed. Give it back with `let_go`."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        return waiter
+
+    def let_go(self, waiter: asyncio.Future[None]) -> None:
+        """Forget a future of `hold`."""
+        self._waiters.discard(waiter)
+
+
+class Feed:
+    """All channels of this process.
+
+    Args:
+        dialect: Decides the versions and their bytes.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.versions = dialect.versions()
+        self._channels: dict[str, Channel] = {}
+        self.documents_published = 0
+        self._render_empty = lru_cache(maxsize=1024)(self._render_empty_once)
+
+    def channel(self, key: str) -> Channel:
+        """The channel of an audience; made when there is none yet."""
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = Channel(key)
+        return channel
+
+    def publish(self, documents: Iterable[Document]) -> None:
+        """Show committed documents."""
+        for document in documents:
+            self.channel(document.audience.key).show(document, self._render(document))
+            self.documents_published += 1
+
+    def wake_all(self) -> None:
+        """Release every held request: the service stops."""
+        for channel in self._channels.values():
+            channel.wake()
+
+    def asked(self) -> dict[str, datetime]:
+        """When each enabled audience last asked, as far as known in this process."""
+        return {key: c.asked_at for key, c in self._channels.items() if c.asked_at is not None and c.is_enabled}
+
+    def asked_at(self, key: str) -> datetime | None:
+        """When that audience last asked."""
+        channel = self._channels.get(key)
+        return None if channel is None else channel.asked_at
+
+    @property
+    def enabled_count(self) -> int:
+        """How many audiences are enabled."""
+        return sum(channel.is_enabled for channel in self._channels.values())
+
+    def _render(self, document: Document) -> tuple[Reply, ...]:
+        if document.audience.enabled_at is None:
+            return ()
+        incarnation = document.audience.incarnation
+        if not document.items:
+            return self._render_empty(incarnation)
+        return tuple(_encode_reply(document, version, self.dialect) for version in self.versions)
+
+    def _render_empty_once(self, incarnation: int) -> tuple[Reply, ...]:
+        """Most documents are empty most of the time, and equal ones share their bytes."""
+        document = Document(audience=Audience(key="", incarnation=incarnation))
+        return tuple(_encode_reply(document, version, self.dialect) for version in self.versions)
+
+
+def _encode_reply(document: Document, version: Version, dialect: Dialect) -> Reply:
+    return Reply(encode_document(document, version, dialect), document.audience.incarnation)

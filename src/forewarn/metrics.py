@@ -1,0 +1,123 @@
+"""What `/metrics` shows. Counting on the hot path is an addition to a plain integer; the rest is put together when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from forewarn.core.decision import Changes
+from forewarn.core.model import EntryKind, MaintenanceState
+from forewarn.feed import Feed
+
+__all__ = ["Counts", "Metrics"]
+
+_LATENESS_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 3600)
+
+
+class Counts(Protocol):
+    """What the metadata endpoint counts.
+
+    Attributes:
+        fast: GETs that the hot path answered, by version.
+        outcomes: Requests that the app answered, by version, method and status.
+    """
+
+    @property
+    def fast(self) -> Sequence[int]: ...  # noqa: D102 - described above
+    @property
+    def outcomes(self) -> Mapping[tuple[str, str, int], int]: ...  # noqa: D102
+    @property
+    def unknown_callers(self) -> int: ...  # noqa: D102
+    @property
+    def connections_refused(self) -> int: ...  # noqa: D102
+
+
+class Metrics(Collector):
+    """All metrics of a service.
+
+    Args:
+        traffic: Counts of the endpoint.
+        feed: Knows the documents.
+        connections: Tells how many connections are open.
+    """
+
+    def __init__(self, traffic: Counts, feed: Feed, connections: Callable[[], int]) -> None:
+        self._traffic = traffic
+        self._feed = feed
+        self._connections = connections
+        self.counts: dict[MaintenanceState, int] = dict.fromkeys(MaintenanceState, 0)
+        self._entries: dict[EntryKind, int] = dict.fromkeys(EntryKind, 0)
+        self._approvals: dict[str, int] = {}
+        self.registry = CollectorRegistry()
+        self._lateness = Histogram(
+            "forewarn_start_lateness_seconds",
+            "How late maintenances started that fell due at NotBefore.",
+            buckets=_LATENESS_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.registry.register(self)
+
+    def observe_lateness(self, late_s: float) -> None:
+        """A start that fell due was shown so many seconds later."""
+        self._lateness.observe(late_s)
+
+    def notice(self, changes: Changes) -> None:
+        """Count what was committed."""
+        for entry in changes.entries:
+            self._entries[entry.kind] += 1
+            if entry.kind is EntryKind.APPROVED:
+                who = entry.actor.partition(":")[0]
+                self._approvals[who] = self._approvals.get(who, 0) + 1
+
+    def render(self) -> bytes:
+        """The text format."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry."""
+        yield self._requests()
+        yield _gauge("forewarn_documents", "Documents shown now: audiences that are enabled.", self._feed.enabled_count)
+        yield _counter("forewarn_documents_published", "Documents that changed.", self._feed.documents_published)
+        yield _gauge("forewarn_connections", "Open connections of VMs.", self._connections())
+        yield _counter("forewarn_connections_refused", "Connections over a limit.", self._traffic.connections_refused)
+        yield _counter("forewarn_unknown_callers", "Requests from addresses of no VM.", self._traffic.unknown_callers)
+        approvals = CounterMetricFamily("forewarn_approvals", "Approvals that counted, by who gave them.", labels=["by"])
+        for who in sorted({"vm", "operator", "policy"} | self._approvals.keys()):
+            approvals.add_metric([who], self._approvals.get(who, 0))
+        yield approvals
+        transitions = CounterMetricFamily("forewarn_ledger_entries", "Ledger entries, by kind.", labels=["kind"])
+        for kind, count in self._entries.items():
+            transitions.add_metric([kind.value], count)
+        yield transitions
+        states = GaugeMetricFamily("forewarn_maintenances", "Maintenances kept, by state.", labels=["state"])
+        for state, count in self.counts.items():
+            states.add_metric([state.value], count)
+        yield states
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: the metrics are made when collected."""
+        return []
+
+    def _requests(self) -> Metric:
+        counts = dict(self._traffic.outcomes)
+        for version, count in zip(self._feed.versions, self._traffic.fast, strict=True):
+            key = (version.name, "GET", 200)
+            counts[key] = counts.get(key, 0) + count
+        metric = CounterMetricFamily(
+            "forewarn_requests", "Requests of VMs, by api-version, method and status.", labels=["version", "method", "status"]
+        )
+        for (name, method, status), count in sorted(counts.items()):
+            metric.add_metric([name, method, str(status)], count)
+        return metric
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)

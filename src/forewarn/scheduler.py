@@ -1,0 +1,240 @@
+"""One timer to the next deadline.
+
+The deadlines are in the store; this loop only asks for the next one and comes back in time. A command that makes an earlier one
+wakes it. After a stop of any kind there is nothing to restore: what fell due meanwhile is due now, and is carried out in order.
+
+On a virtual clock nobody waits: `advance` goes from deadline to deadline and carries out each at its own moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import structlog
+
+from forewarn.actuators import Actuator
+from forewarn.clock import Clock, VirtualClock
+from forewarn.core.decision import Changes
+from forewarn.core.model import Maintenance
+from forewarn.core.progress import Failure, Progress, Retry
+from forewarn.engine import Engine
+from forewarn.errors import ForewarnError, InvalidRequest
+
+__all__ = ["Pace", "Scheduler"]
+
+_log = structlog.get_logger("forewarn.scheduler")
+
+_STORE_RETRY_S = 1.0
+_STEPS_MAX = 1_000_000
+_CALLS_WAITING = 10
+
+
+class Pace:
+    """How much the scheduler does at once, and how often it does its housekeeping.
+
+    Args:
+        batch_max: Maintenances in one transaction.
+        calls_max: Calls of actuators at the same time.
+        call_timeout: For one call of an actuator.
+        retry: After a failed call.
+        remember_every: How often it is written down who asked lately.
+        prune_every: How often old history is forgotten.
+        history: How long ended maintenances are kept.
+        outcomes: How long idempotency keys are kept.
+    """
+
+    def __init__(  # noqa: PLR0913 - settings, each with its default
+        self,
+        *,
+        batch_max: int = 500,
+        calls_max: int = 64,
+        call_timeout: timedelta = timedelta(minutes=1),
+        retry: Retry | None = None,
+        remember_every: timedelta = timedelta(minutes=1),
+        prune_every: timedelta = timedelta(hours=1),
+        history: timedelta = timedelta(days=90),
+        outcomes: timedelta = timedelta(hours=24),
+    ) -> None:
+        self.batch_max = batch_max
+        self.calls_max = calls_max
+        self.call_timeout = call_timeout
+        self.retry = retry or Retry()
+        self.remember_every = remember_every
+        self.prune_every = prune_every
+        self.history = history
+        self.outcomes = outcomes
+
+
+class Scheduler:
+    """Starts what is due and asks the actuators.
+
+    Args:
+        engine: Carries out the decisions.
+        clock: The time.
+        actuator: Carries out the maintenances.
+        pace: How much at once.
+        on_lateness: Told how late each start was, in seconds.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        actuator: Actuator,
+        pace: Pace | None = None,
+        on_lateness: Callable[[float], None] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._actuator = actuator
+        self._pace = pace or Pace()
+        self._on_lateness = on_lateness or (lambda _late_s: None)
+        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(self._pace.calls_max)
+        self._wake = asyncio.Event()
+        self._next: datetime | None = None
+        self._lock = asyncio.Lock()
+        self._housekeeping_at = clock.now()
+        self._prune_at = clock.now() + self._pace.prune_every
+        engine.listeners.append(self.notice)
+
+    def notice(self, changes: Changes) -> None:
+        """Come back earlier when a change made an earlier deadline. A hint: the store is asked anyway."""
+        due_at = changes.next_due_at
+        if due_at is not None and (self._next is None or due_at < self._next):
+            self._next = due_at
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Work until cancelled. A store that is away is asked again each second."""
+        while True:
+            try:
+                await self._round()
+            except ForewarnError as error:
+                _log.warning("the store cannot be used, trying again", error=error.message)
+                await asyncio.sleep(_STORE_RETRY_S)
+            except Exception:
+                _log.exception("a round of the scheduler failed, trying again")
+                await asyncio.sleep(_STORE_RETRY_S)
+
+    async def _round(self) -> None:
+        self._wake.clear()
+        async with self._lock:
+            await self._carry_out_due()
+            await self._keep_house()
+            self._next = None if self._is_full else await self._engine.next_deadline(self._calls)
+        if self._clock.is_virtual:
+            await self._wake.wait()
+            return
+        until = min(self._housekeeping_at, self._next or self._housekeeping_at)
+        waiting = {
+            asyncio.ensure_future(self._clock.wait_until(until)),
+            asyncio.ensure_future(self._wake.wait()),
+        }
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def advance(self, by: timedelta) -> datetime:
+        """Move a virtual clock, carrying out every deadline on the way at its own moment.
+
+        Returns:
+            The new time.
+
+        Raises:
+            InvalidRequest: The clock is real, or `by` is negative.
+        """
+        clock = self._clock
+        if not isinstance(clock, VirtualClock):
+            msg = "the clock is real: start the service with --clock virtual to advance it"
+            raise InvalidRequest(msg)
+        if by < timedelta(0):
+            msg = "a clock cannot be advanced by a negative span"
+            raise InvalidRequest(msg)
+        async with self._lock:
+            target = clock.now() + by
+            await self._carry_out_due()
+            for _ in range(_STEPS_MAX):
+                deadline = await self._engine.next_deadline()
+                if deadline is None or deadline > target:
+                    break
+                clock.set(max(deadline, clock.now()))
+                await self._carry_out_due()
+            clock.set(target)
+            await self._keep_house()
+        return target
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether no further call may begin; the end of one wakes the loop."""
+        return len(self._calls) >= _CALLS_WAITING * self._pace.calls_max
+
+    async def _carry_out_due(self) -> None:
+        """Until nothing is due at this moment: first every start, then the actuators."""
+        while True:
+            due = await self._engine.handle_due(self._pace.batch_max, self._calls)
+            for late_s in due.started:
+                self._on_lateness(late_s)
+            if due.has_more:
+                continue
+            if not due.jobs or self._is_full:
+                return
+            await self._ask(due.jobs)
+
+    async def _ask(self, jobs: tuple[Maintenance, ...]) -> None:
+        """Ask the actuator about each; those that answer within this turn of the loop share one transaction."""
+        results: dict[str, Progress | Failure] = {}
+        slow = {m.id: asyncio.ensure_future(self._ask_one(m)) for m in jobs}
+        if self._clock.is_virtual:
+            await asyncio.gather(*slow.values())
+        else:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        for maintenance_id in [i for i, task in slow.items() if task.done()]:
+            results[maintenance_id] = slow.pop(maintenance_id).result()
+        for maintenance_id, task in slow.items():
+            self._calls[maintenance_id] = asyncio.ensure_future(self._record_later(maintenance_id, task))
+        if results:
+            await self._engine.record(results, self._pace.retry)
+
+    async def _ask_one(self, maintenance: Maintenance) -> Progress | Failure:
+        try:
+            async with self._slots, asyncio.timeout(self._pace.call_timeout.total_seconds()):
+                return await self._actuator.act(maintenance, self._clock.now())
+        except TimeoutError:
+            return Failure(reason=f"no answer within {self._pace.call_timeout}")
+        except ForewarnError as error:
+            return Failure(reason=error.message)
+        except Exception as error:
+            _log.exception("an actuator raised", maintenance_id=maintenance.id)
+            return Failure(reason=f"{type(error).__name__}: {error}")
+
+    async def _record_later(self, maintenance_id: str, task: asyncio.Task[Progress | Failure]) -> None:
+        result = await task
+        try:
+            await self._engine.record({maintenance_id: result}, self._pace.retry)
+        except ForewarnError as error:
+            _log.warning("an answer was not written down, the actuator is asked again", error=error.message)
+        finally:
+            self._calls.pop(maintenance_id, None)
+            self._wake.set()
+
+    async def _keep_house(self) -> None:
+        now = self._clock.now()
+        if now < self._housekeeping_at:
+            return
+        self._housekeeping_at = now + self._pace.remember_every
+        await self._engine.remember_requests()
+        if now >= self._prune_at:
+            self._prune_at = now + self._pace.prune_every
+            await self._engine.prune(self._pace.history, self._pace.outcomes)
+
+    async def stop(self) -> None:
+        """Cancel the calls under way and write down who asked lately. They are repeated after the next start."""
+        for task in list(self._calls.values()):
+            task.cancel()
+        await self._engine.remember_requests()

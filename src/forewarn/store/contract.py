@@ -1,0 +1,192 @@
+"""What a store owes. `tests/conformance/test_store.py` runs the same duties over every implementation.
+
+A store is synchronous: the engine runs each transaction as a whole on a thread of its own, so that a decision between two
+statements never waits for the event loop, and a test may run it in line. See `docs/adr/0003-synchronous-store.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
+
+from forewarn.core.decision import Changes, Document, State
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Audience, Entry, Event, Maintenance, MaintenanceState, VirtualMachine
+
+__all__ = ["Outcome", "Page", "Reader", "Store", "Transaction"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A part of a list.
+
+    Attributes:
+        items: At most as many as were asked for.
+        next: What to pass as ``after`` for the following part; None at the end.
+    """
+
+    items: list[T]
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a command with an ``Idempotency-Key`` led to."""
+
+    key: str
+    fingerprint: str
+    content: dict[str, Any]
+    at: datetime
+
+
+class Reader(Protocol):
+    """Reading, without locking anybody out."""
+
+    def inventory(self) -> Inventory:
+        """Everything that is declared, VMs by name."""
+        ...
+
+    def vms(self, *, host: str | None = None, name: str | None = None) -> list[VirtualMachine]:
+        """VMs by name, of one host or of one name if asked for."""
+        ...
+
+    def documents(self) -> Iterator[Document]:
+        """The document of every enabled audience."""
+        ...
+
+    def audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
+        """The audiences of those keys, as far as they were ever enabled."""
+        ...
+
+    def maintenances(
+        self, *, states: Sequence[MaintenanceState] = (), before: int | None = None, limit: int = 100
+    ) -> Page[Maintenance]:
+        """Maintenances, newest first, older than sequence `before`."""
+        ...
+
+    def maintenance(self, maintenance_id: str) -> Maintenance | None:
+        """One maintenance."""
+        ...
+
+    def events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
+        """The events of each of those maintenances, in order of creation."""
+        ...
+
+    def entries(
+        self, *, after: int = 0, limit: int = 100, maintenance_id: str | None = None, newest: bool = False
+    ) -> Page[Entry]:
+        """Ledger entries with a larger sequence than `after`, oldest first; with `newest` the last ones instead."""
+        ...
+
+    def counts(self) -> Mapping[MaintenanceState, int]:
+        """How many maintenances are in each state."""
+        ...
+
+    def next_due_at(self, except_for: Iterable[str] = ()) -> datetime | None:
+        """The earliest moment at which some maintenance is due, those ids aside."""
+        ...
+
+    def next_silent_at(self) -> datetime | None:
+        """The smallest ``active_until`` of an enabled audience."""
+        ...
+
+    def due(self, now: datetime, limit: int) -> list[Maintenance]:
+        """Maintenances due by `now`, in order of their due time, then of creation."""
+        ...
+
+    def silent(self, before: datetime, limit: int) -> list[Audience]:
+        """Enabled audiences whose ``active_until`` lies at or before `before`."""
+        ...
+
+    def outcome(self, key: str) -> Outcome | None:
+        """What the command with that ``Idempotency-Key`` led to."""
+        ...
+
+    def fingerprint(self) -> str | None:
+        """The fingerprint of the inventory that was applied last."""
+        ...
+
+
+class Transaction(Reader, Protocol):
+    """One write transaction: all of it is on disk when it ends, or none."""
+
+    def next_sequence(self) -> int:
+        """The next number of the store's counter. Given back when the transaction fails."""
+        ...
+
+    def load_request(self, hosts: Iterable[str], vms: Iterable[str]) -> State:
+        """What planning needs: those hosts and VMs, their scopes, audiences, documents, and who holds them."""
+        ...
+
+    def active_ids(self) -> list[str]:
+        """Ids of all active maintenances."""
+        ...
+
+    def load_maintenances(
+        self, ids: Iterable[str], *, with_neighbours: bool = False, into: State | None = None
+    ) -> State:
+        """Those maintenances in focus, complete.
+
+        Args:
+            ids: Unknown ones are left out.
+            into: A working set to add to.
+            with_neighbours: Take the active maintenances that share a VM or scope into focus too, as ending one may free them.
+        """
+        ...
+
+    def load_events(self, ids: Iterable[str]) -> State:
+        """Those events, finished ones included, with their maintenances in focus."""
+        ...
+
+    def load_audiences(self, keys: Iterable[str]) -> State:
+        """Those audiences with their documents; the maintenances of their listed events are in focus."""
+        ...
+
+    def save(self, changes: Changes) -> None:
+        """Write what a decision changed."""
+        ...
+
+    def touch(self, active_until: Mapping[str, datetime]) -> None:
+        """Move ``active_until`` of enabled audiences forward; never back."""
+        ...
+
+    def replace_inventory(self, inventory: Inventory, fingerprint: str) -> None:
+        """Make the declared state exactly this."""
+        ...
+
+    def keep_outcome(self, outcome: Outcome) -> None:
+        """Remember what an ``Idempotency-Key`` led to."""
+        ...
+
+    def prune(self, ended_before: datetime, outcomes_before: datetime, limit: int) -> int:
+        """Forget at most `limit` maintenances that ended before that, with their events and ledger entries.
+
+        Returns:
+            How many maintenances were forgotten.
+        """
+        ...
+
+
+class Store(Protocol):
+    """A place for everything; may be used from any thread, one write at a time."""
+
+    def write(self) -> AbstractContextManager[Transaction]:
+        """A write transaction. Commits at the end, rolls back on an exception.
+
+        Raises:
+            StoreUnavailable: Locked, full or away; nothing was changed.
+        """
+        ...
+
+    def read(self) -> AbstractContextManager[Reader]:
+        """A consistent view for reading."""
+        ...
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        ...

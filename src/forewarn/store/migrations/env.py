@@ -1,0 +1,10 @@
+"""Alembic's entry: it runs the migrations on the connection that `forewarn.store.migrate` hands over."""
+
+from alembic import context
+
+from forewarn.store.tables import metadata
+
+connection = context.config.attributes["connection"]
+context.configure(connection=connection, target_metadata=metadata, render_as_batch=True)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,161 @@
+"""The reading half of the SQL store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby, islice
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from forewarn.core.decision import Document
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import (
+    Audience,
+    Entry,
+    Event,
+    Host,
+    Maintenance,
+    MaintenanceState,
+    Scope,
+    VirtualMachine,
+)
+from forewarn.store import tables as t
+from forewarn.store.contract import Outcome, Page
+from forewarn.store.rows import from_row
+
+__all__ = ["SqlReader", "in_pieces"]
+
+T = TypeVar("T")
+
+_PIECE = 500
+
+
+def in_pieces(items: Iterable[T], size: int = _PIECE) -> Iterator[list[T]]:
+    """Cut a list into pieces that fit into one statement."""
+    iterator = iter(items)
+    while piece := list(islice(iterator, size)):
+        yield piece
+
+
+class SqlReader:
+    """Reads on one connection; see `forewarn.store.contract.Reader` for the duties."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def _all(self, kind: type[T], query: sa.Select[Any]) -> list[T]:
+        return [from_row(kind, row) for row in self._connection.execute(query)]
+
+    def _by_key(self, kind: type[T], column: sa.Column[Any], keys: Iterable[str]) -> list[T]:
+        found: list[T] = []
+        for piece in in_pieces(sorted(set(keys))):
+            found += self._all(kind, sa.select(column.table).where(column.in_(piece)))
+        return found
+
+    def inventory(self) -> Inventory:
+        return Inventory(
+            hosts=tuple(self._all(Host, sa.select(t.host).order_by(t.host.c.name))),
+            scopes=tuple(self._all(Scope, sa.select(t.scope).order_by(t.scope.c.name))),
+            vms=tuple(self._all(VirtualMachine, sa.select(t.vm).order_by(t.vm.c.name))),
+        )
+
+    def vms(self, *, host: str | None = None, name: str | None = None) -> list[VirtualMachine]:
+        query = sa.select(t.vm).order_by(t.vm.c.name)
+        if host is not None:
+            query = query.where(t.vm.c.host == host)
+        if name is not None:
+            query = query.where(t.vm.c.name == name)
+        return self._all(VirtualMachine, query)
+
+    def scopes(self, names: Iterable[str]) -> dict[str, Scope]:
+        """Scopes by name, of those named."""
+        return {s.name: s for s in self._by_key(Scope, t.scope.c.name, names)}
+
+    def documents(self) -> Iterator[Document]:
+        """The listed events are read once and handed out audience by audience, which come in the same order."""
+        listed = self._all(Event, sa.select(t.event).where(t.event.c.is_listed).order_by(t.event.c.audience))
+        maintenances = self._maintenances_by_id({e.maintenance_id for e in listed})
+        by_audience = {key: list(events) for key, events in groupby(listed, key=lambda e: e.audience)}
+        query = sa.select(t.audience).where(t.audience.c.enabled_at.is_not(None))
+        for row in self._connection.execute(query):
+            audience = from_row(Audience, row)
+            events = sorted(by_audience.get(audience.key, ()), key=lambda e: e.sequence)
+            yield Document(audience=audience, items=tuple((e, maintenances[e.maintenance_id]) for e in events))
+
+    def audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
+        return {a.key: a for a in self._by_key(Audience, t.audience.c.key, keys)}
+
+    def maintenances(
+        self, *, states: Sequence[MaintenanceState] = (), before: int | None = None, limit: int = 100
+    ) -> Page[Maintenance]:
+        query = sa.select(t.maintenance).order_by(t.maintenance.c.sequence.desc()).limit(limit + 1)
+        if states:
+            query = query.where(t.maintenance.c.state.in_(states))
+        if before is not None:
+            query = query.where(t.maintenance.c.sequence < before)
+        found = self._all(Maintenance, query)
+        return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else None)
+
+    def maintenance(self, maintenance_id: str) -> Maintenance | None:
+        return self._maintenances_by_id([maintenance_id]).get(maintenance_id)
+
+    def _maintenances_by_id(self, ids: Iterable[str]) -> dict[str, Maintenance]:
+        return {m.id: m for m in self._by_key(Maintenance, t.maintenance.c.id, ids)}
+
+    def events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
+        found: dict[str, list[Event]] = {}
+        events = self._by_key(Event, t.event.c.maintenance_id, maintenance_ids)
+        for event in sorted(events, key=lambda e: e.sequence):
+            found.setdefault(event.maintenance_id, []).append(event)
+        return found
+
+    def entries(
+        self, *, after: int = 0, limit: int = 100, maintenance_id: str | None = None, newest: bool = False
+    ) -> Page[Entry]:
+        column = t.ledger.c.sequence
+        query = sa.select(t.ledger).where(column > after).order_by(column.desc() if newest else column).limit(limit + 1)
+        if maintenance_id is not None:
+            query = query.where(t.ledger.c.maintenance_id == maintenance_id)
+        found = self._all(Entry, query)
+        if newest:
+            return Page(found[:limit][::-1], None)
+        return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else None)
+
+    def counts(self) -> Mapping[MaintenanceState, int]:
+        query = sa.select(t.maintenance.c.state, sa.func.count()).group_by(t.maintenance.c.state)
+        counts = dict.fromkeys(MaintenanceState, 0)
+        counts.update((state, count) for state, count in self._connection.execute(query))
+        return counts
+
+    def next_due_at(self, except_for: Iterable[str] = ()) -> datetime | None:
+        columns = t.maintenance.c
+        query = sa.select(columns.due_at).where(columns.due_at.is_not(None), columns.id.not_in(list(except_for)))
+        return self._connection.execute(query.order_by(columns.due_at).limit(1)).scalar()
+
+    def next_silent_at(self) -> datetime | None:
+        column = t.audience.c.active_until
+        return self._connection.execute(sa.select(column).where(column.is_not(None)).order_by(column).limit(1)).scalar()
+
+    def due(self, now: datetime, limit: int) -> list[Maintenance]:
+        columns = t.maintenance.c
+        query = sa.select(t.maintenance).where(columns.due_at <= now)
+        return self._all(Maintenance, query.order_by(columns.due_at, columns.sequence).limit(limit))
+
+    def silent(self, before: datetime, limit: int) -> list[Audience]:
+        columns = t.audience.c
+        query = sa.select(t.audience).where(columns.active_until <= before)
+        return self._all(Audience, query.order_by(columns.active_until, columns.key).limit(limit))
+
+    def outcome(self, key: str) -> Outcome | None:
+        row = self._connection.execute(sa.select(t.idempotency).where(t.idempotency.c.key == key)).first()
+        if row is None:
+            return None
+        return Outcome(key=row.key, fingerprint=row.fingerprint, content=row.outcome, at=row.at)
+
+    def fingerprint(self) -> str | None:
+        return self._meta("inventory")
+
+    def _meta(self, key: str) -> str | None:
+        return self._connection.execute(sa.select(t.meta.c.value).where(t.meta.c.key == key)).scalar()

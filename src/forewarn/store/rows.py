@@ -1,0 +1,28 @@
+"""Between rows and values. Columns bear the names of fields, so there is no list of columns to keep in step."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+__all__ = ["from_row", "to_row"]
+
+T = TypeVar("T")
+
+
+@lru_cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
+
+
+def from_row(kind: type[T], row: sa.Row[Any]) -> T:
+    """The value that a row of its table keeps."""
+    return kind(**row._mapping)  # noqa: SLF001 - public API of SQLAlchemy despite its name
+
+
+def to_row(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any of the model's values
+    """The row that keeps a value."""
+    return {name: getattr(value, name) for name in _names(type(value))}

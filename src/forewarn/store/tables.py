@@ -1,0 +1,299 @@
+"""The tables. A column bears the name of the model's field that it keeps, so a row is a value and a value a row.
+
+Moments are whole microseconds since 1970 UTC and spans are microseconds, both as big integers: exact, sortable and the same on
+every database.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+
+from forewarn.core.model import (
+    Claim,
+    EntryKind,
+    EventType,
+    MaintenanceState,
+    NotificationProfile,
+    PowerState,
+    ScopeKind,
+    Source,
+)
+
+__all__ = [
+    "address",
+    "audience",
+    "claim",
+    "event",
+    "host",
+    "idempotency",
+    "ledger",
+    "maintenance",
+    "meta",
+    "metadata",
+    "scope",
+    "vm",
+]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Moment(sa.types.TypeDecorator[datetime]):
+    """An aware UTC datetime."""
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: object) -> int | None:  # noqa: ARG002
+        return None if value is None else (value - _EPOCH) // _MICROSECOND
+
+    def process_result_value(self, value: int | None, dialect: object) -> datetime | None:  # noqa: ARG002
+        return None if value is None else _EPOCH + value * _MICROSECOND
+
+
+class Span(sa.types.TypeDecorator[timedelta]):
+    """A timedelta."""
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: timedelta | None, dialect: object) -> int | None:  # noqa: ARG002
+        return None if value is None else value // _MICROSECOND
+
+    def process_result_value(self, value: int | None, dialect: object) -> timedelta | None:  # noqa: ARG002
+        return None if value is None else value * _MICROSECOND
+
+
+class Word(sa.types.TypeDecorator[Any]):
+    """A member of an enum, kept as its word."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def __init__(self, words: type[StrEnum]) -> None:
+        super().__init__()
+        self.words = words
+
+    def process_bind_param(self, value: StrEnum | None, dialect: object) -> str | None:  # noqa: ARG002
+        return None if value is None else value.value
+
+    def process_result_value(self, value: str | None, dialect: object) -> StrEnum | None:  # noqa: ARG002
+        return None if value is None else self.words(value)
+
+
+class Names(sa.types.TypeDecorator[Any]):
+    """A tuple of strings, kept as JSON."""
+
+    impl = sa.JSON
+    cache_ok = True
+
+    def process_bind_param(self, value: tuple[str, ...] | None, dialect: object) -> list[str] | None:  # noqa: ARG002
+        return None if value is None else list(value)
+
+    def process_result_value(self, value: list[str] | None, dialect: object) -> tuple[str, ...] | None:  # noqa: ARG002
+        return None if value is None else tuple(value)
+
+
+class Pairs(sa.types.TypeDecorator[Any]):
+    """A tuple of pairs of strings, kept as JSON."""
+
+    impl = sa.JSON
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
+        return None if value is None else [list(pair) for pair in value]
+
+    def process_result_value(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
+        return None if value is None else tuple((key, word) for key, word in value)
+
+
+class Claims(sa.types.TypeDecorator[Any]):
+    """The claims of a maintenance, kept as JSON; the table `claim` is their index while it is active."""
+
+    impl = sa.JSON
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
+        return None if value is None else [[c.vm, c.host, c.scope, c.fault_domain] for c in value]
+
+    def process_result_value(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
+        if value is None:
+            return None
+        return tuple(Claim(vm=vm, host=host, scope=scope, fault_domain=domain) for vm, host, scope, domain in value)
+
+
+class Profile(sa.types.TypeDecorator[Any]):
+    """A notification profile, kept as JSON: whether it is enabled, and its time-out in seconds."""
+
+    impl = sa.JSON
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
+        return None if value is None else [value.enable, value.not_before_timeout.total_seconds()]
+
+    def process_result_value(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
+        if value is None:
+            return None
+        return NotificationProfile(enable=value[0], not_before_timeout=timedelta(seconds=value[1]))
+
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+
+def _required(name: str, kind: Any, **options: Any) -> sa.Column[Any]:  # noqa: ANN401 - whatever a column takes
+    return sa.Column(name, kind, nullable=False, **options)
+
+
+meta = sa.Table(
+    "meta",
+    metadata,
+    sa.Column("key", sa.String, primary_key=True),
+    _required("value", sa.String),
+    comment="The counter that numbers maintenances, events and ledger entries, and the fingerprint of the inventory.",
+)
+
+host = sa.Table("host", metadata, sa.Column("name", sa.String, primary_key=True))
+
+scope = sa.Table(
+    "scope",
+    metadata,
+    sa.Column("name", sa.String, primary_key=True),
+    _required("kind", Word(ScopeKind)),
+    sa.Column("fault_domain_count", sa.Integer),
+    _required("terminate_notification", Profile),
+    _required("os_image_notification", Profile),
+    _required("approves_user_operations", sa.Boolean),
+    _required("couples_deletes", sa.Boolean),
+)
+
+vm = sa.Table(
+    "vm",
+    metadata,
+    sa.Column("name", sa.String, primary_key=True),
+    _required("host", sa.String, index=True),
+    sa.Column("scope", sa.String, index=True),
+    _required("fault_domain", sa.Integer),
+    _required("update_domain", sa.Integer),
+    _required("addresses", Names),
+    _required("vm_id", sa.String),
+    _required("size", sa.String),
+    _required("location", sa.String),
+    _required("zone", sa.String),
+    _required("resource_group", sa.String),
+    _required("subscription_id", sa.String),
+    _required("os_type", sa.String),
+    _required("priority", sa.String),
+    _required("tags", Pairs),
+    _required("mac_address", sa.String),
+    _required("terminate_notification", Profile),
+    _required("power_state", Word(PowerState)),
+)
+
+audience = sa.Table(
+    "audience",
+    metadata,
+    sa.Column("key", sa.String, primary_key=True),
+    sa.Column("scope", sa.String),
+    sa.Column("enabled_at", Moment),
+    _required("epoch", sa.BigInteger),
+    _required("incarnation", sa.BigInteger),
+    sa.Column("active_until", Moment, index=True),
+)
+
+maintenance = sa.Table(
+    "maintenance",
+    metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    _required("sequence", sa.BigInteger, unique=True),
+    _required("request_id", sa.String),
+    _required("cause", sa.String),
+    _required("type", Word(EventType)),
+    _required("impact", Word(EventType)),
+    _required("source", Word(Source)),
+    _required("description", sa.String),
+    _required("duration_s", sa.Integer),
+    _required("state", Word(MaintenanceState)),
+    _required("created_at", Moment),
+    _required("notice", Span),
+    sa.Column("requested_not_before", Moment),
+    sa.Column("not_before", Moment),
+    sa.Column("due_at", Moment, index=True),
+    sa.Column("started_at", Moment),
+    sa.Column("impacted_at", Moment),
+    sa.Column("ended_at", Moment, index=True),
+    _required("attempts", sa.Integer),
+    sa.Column("force_reason", sa.String),
+    _required("hosts", Names),
+    _required("claims", Claims),
+    sa.Index("ix_maintenance_state_sequence", "state", "sequence"),
+)
+
+claim = sa.Table(
+    "claim",
+    metadata,
+    sa.Column("maintenance_id", sa.String, primary_key=True),
+    sa.Column("vm", sa.String, primary_key=True),
+    sa.Column("scope", sa.String),
+    sa.Index("ix_claim_vm", "vm"),
+    sa.Index("ix_claim_scope", "scope"),
+    comment="Which VMs and scopes the active maintenances hold; rows go when a maintenance ends.",
+)
+
+event = sa.Table(
+    "event",
+    metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    _required("sequence", sa.BigInteger, unique=True),
+    _required("maintenance_id", sa.String, index=True),
+    _required("audience", sa.String),
+    _required("update_domain", sa.Integer),
+    _required("resources", Names),
+    _required("is_iaas", sa.Boolean),
+    _required("is_listed", sa.Boolean),
+    sa.Column("approved_at", Moment),
+    sa.Column("approved_by", sa.String),
+    sa.Index("ix_event_audience_listed", "audience", sqlite_where=sa.text("is_listed"), postgresql_where=sa.text("is_listed")),
+)
+
+ledger = sa.Table(
+    "ledger",
+    metadata,
+    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+    _required("at", Moment, index=True),
+    _required("kind", Word(EntryKind)),
+    _required("actor", sa.String),
+    sa.Column("maintenance_id", sa.String, index=True),
+    sa.Column("event_id", sa.String),
+    sa.Column("audience", sa.String),
+    sa.Column("vm", sa.String),
+    sa.Column("source_address", sa.String),
+    sa.Column("api_version", sa.String),
+    sa.Column("reason", sa.String),
+)
+
+idempotency = sa.Table(
+    "idempotency",
+    metadata,
+    sa.Column("key", sa.String, primary_key=True),
+    _required("fingerprint", sa.String),
+    _required("outcome", sa.JSON),
+    _required("at", Moment, index=True),
+)
+
+address = sa.Table(
+    "address",
+    metadata,
+    sa.Column("address", sa.String, primary_key=True),
+    _required("vm", sa.String, index=True),
+    comment="Who calls from where; the key keeps an address from naming two VMs.",
+)

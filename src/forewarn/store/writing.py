@@ -1,0 +1,226 @@
+"""The writing half of the SQL store: loading the working set of a decision, and saving what it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from forewarn.core.decision import Changes, State
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import (
+    ACTIVE_STATES,
+    Event,
+    Host,
+    MaintenanceState,
+    VirtualMachine,
+    audience_key,
+)
+from forewarn.store import tables as t
+from forewarn.store.contract import Outcome
+from forewarn.store.reading import SqlReader, in_pieces
+from forewarn.store.rows import to_row
+
+__all__ = ["SqlTransaction"]
+
+_COUNTER = "sequence"
+
+
+class SqlTransaction(SqlReader):
+    """Reads and writes on one connection; see `forewarn.store.contract.Transaction` for the duties."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        super().__init__(connection)
+        self._counter: int | None = None
+
+    # The counter
+
+    def next_sequence(self) -> int:
+        if self._counter is None:
+            query = sa.select(t.meta.c.value).where(t.meta.c.key == _COUNTER).with_for_update()
+            self._counter = int(self._connection.execute(query).scalar() or 0)
+        self._counter += 1
+        return self._counter
+
+    def flush(self) -> None:
+        """Write the counter back; the store calls it before the commit."""
+        if self._counter is not None:
+            self._upsert(t.meta, [{"key": _COUNTER, "value": str(self._counter)}])
+
+    # Loading a working set
+
+    def load_request(self, hosts: Iterable[str], vms: Iterable[str]) -> State:
+        hosts, vms = list(hosts), list(vms)
+        state = State(hosts={h.name for h in self._by_key(Host, t.host.c.name, hosts)})
+        found = self._by_key(VirtualMachine, t.vm.c.host, hosts) + self._by_key(VirtualMachine, t.vm.c.name, vms)
+        self._add_vms(state, found)
+        holders = self._holders([vm.name for vm in found], [vm.scope for vm in found if vm.scope is not None])
+        self._add_maintenances(state, holders)
+        self._complete(state)
+        return state
+
+    def active_ids(self) -> list[str]:
+        query = sa.select(t.maintenance.c.id).where(t.maintenance.c.state.in_(ACTIVE_STATES))
+        return list(self._connection.execute(query).scalars())
+
+    def load_maintenances(
+        self, ids: Iterable[str], *, with_neighbours: bool = False, into: State | None = None
+    ) -> State:
+        state = State() if into is None else into
+        ids = set(ids)
+        self._add_maintenances(state, ids)
+        state.focus |= ids & state.maintenances.keys()
+        self._add_neighbours(state)
+        if with_neighbours:
+            state.focus |= {m.id for m in state.maintenances.values() if m.is_active}
+            self._add_neighbours(state)
+        self._complete(state)
+        return state
+
+    def load_events(self, ids: Iterable[str]) -> State:
+        events = self._by_key(Event, t.event.c.id, ids)
+        state = self.load_maintenances({e.maintenance_id for e in events})
+        state.events.update((e.id, e) for e in events)
+        return state
+
+    def load_audiences(self, keys: Iterable[str]) -> State:
+        keys = list(keys)
+        listed = self._listed(keys)
+        state = self.load_maintenances({e.maintenance_id for e in listed})
+        state.audiences.update(self.audiences(keys))
+        self._complete(state)
+        return state
+
+    def _add_maintenances(self, state: State, ids: Iterable[str]) -> None:
+        state.maintenances.update(self._maintenances_by_id(i for i in ids if i not in state.maintenances))
+
+    def _add_neighbours(self, state: State) -> None:
+        focus = [state.maintenances[i] for i in state.focus if state.maintenances[i].is_active]
+        claims = [claim for m in focus for claim in m.claims]
+        self._add_maintenances(state, self._holders([c.vm for c in claims], [c.scope for c in claims if c.scope]))
+
+    def _holders(self, vms: Sequence[str], scopes: Sequence[str]) -> set[str]:
+        """Ids of the active maintenances that hold one of those VMs or scopes."""
+        ids: set[str] = set()
+        for column, names in ((t.claim.c.vm, vms), (t.claim.c.scope, scopes)):
+            for piece in in_pieces(sorted(set(names))):
+                query = sa.select(t.claim.c.maintenance_id).where(column.in_(piece)).distinct()
+                ids.update(self._connection.execute(query).scalars())
+        return ids
+
+    def _complete(self, state: State) -> None:
+        """Add what a decision about the focus may touch: events, VMs and scopes, audiences and their whole documents."""
+        for events in self.events_of(m.id for m in state.maintenances.values() if m.is_active).values():
+            state.events.update((e.id, e) for e in events)
+        self._add_vms(state, self._by_key(VirtualMachine, t.vm.c.name, _vms_needed(state)))
+        vm_audiences = {audience_key(vm, state.scopes.get(vm.scope or "")) for vm in state.vms.values()}
+        keys = vm_audiences | {e.audience for e in state.events.values()} | set(state.audiences)
+        state.audiences.update(self.audiences(keys - set(state.audiences)))
+        listed = self._listed(sorted(state.audiences))
+        state.events.update((e.id, e) for e in listed)
+        self._add_maintenances(state, {e.maintenance_id for e in listed})
+
+    def _add_vms(self, state: State, vms: Iterable[VirtualMachine]) -> None:
+        state.vms.update((vm.name, vm) for vm in vms)
+        names = {vm.scope for vm in state.vms.values() if vm.scope is not None}
+        names |= {c.scope for i in state.focus for c in state.maintenances[i].claims if c.scope is not None}
+        state.scopes.update(self.scopes(names - set(state.scopes)))
+
+    def _listed(self, audiences: Iterable[str]) -> list[Event]:
+        found: list[Event] = []
+        for piece in in_pieces(audiences):
+            found += self._all(Event, sa.select(t.event).where(t.event.c.audience.in_(piece), t.event.c.is_listed))
+        return found
+
+    # Saving
+
+    def save(self, changes: Changes) -> None:
+        self._upsert(t.audience, [to_row(a) for a in changes.audiences.values()])
+        self._upsert(t.maintenance, [to_row(m) for m in changes.maintenances.values()])
+        self._upsert(t.event, [to_row(e) for e in changes.events.values()])
+        self._upsert(t.vm, [to_row(vm) for vm in changes.vms.values()])
+        self._index_claims(changes)
+        entries = [to_row(replace(entry, sequence=self.next_sequence())) for entry in changes.entries]
+        if entries:
+            self._connection.execute(sa.insert(t.ledger), entries)
+
+    def _index_claims(self, changes: Changes) -> None:
+        made = [changes.maintenances[i] for i in sorted(changes.created)]
+        rows = [{"maintenance_id": m.id, "vm": c.vm, "scope": c.scope} for m in made if m.is_active for c in m.claims]
+        if rows:
+            self._connection.execute(sa.insert(t.claim), rows)
+        ended = [m.id for m in changes.maintenances.values() if not m.is_active]
+        for piece in in_pieces(ended):
+            self._connection.execute(sa.delete(t.claim).where(t.claim.c.maintenance_id.in_(piece)))
+
+    def touch(self, active_until: Mapping[str, datetime]) -> None:
+        query = (
+            sa.update(t.audience)
+            .where(t.audience.c.key == sa.bindparam("the_key"), t.audience.c.active_until < sa.bindparam("moment"))
+            .values(active_until=sa.bindparam("moment"))
+        )
+        rows = [{"the_key": key, "moment": moment} for key, moment in active_until.items()]
+        if rows:
+            self._connection.execute(query, rows)
+
+    def replace_inventory(self, inventory: Inventory, fingerprint: str) -> None:
+        for table in (t.host, t.scope, t.vm, t.address):
+            self._connection.execute(sa.delete(table))
+        rows: list[tuple[sa.Table, list[dict[str, Any]]]] = [
+            (t.host, [to_row(h) for h in inventory.hosts]),
+            (t.scope, [to_row(s) for s in inventory.scopes]),
+            (t.vm, [to_row(vm) for vm in inventory.vms]),
+            (t.address, [{"address": a, "vm": vm.name} for vm in inventory.vms for a in vm.addresses]),
+        ]
+        for table, content in rows:
+            if content:
+                self._connection.execute(sa.insert(table), content)
+        self._upsert(t.meta, [{"key": "inventory", "value": fingerprint}])
+
+    def keep_outcome(self, outcome: Outcome) -> None:
+        row = {
+            "key": outcome.key,
+            "fingerprint": outcome.fingerprint,
+            "outcome": outcome.content,
+            "at": outcome.at,
+        }
+        self._connection.execute(sa.insert(t.idempotency), [row])
+
+    def prune(self, ended_before: datetime, outcomes_before: datetime, limit: int) -> int:
+        self._connection.execute(sa.delete(t.idempotency).where(t.idempotency.c.at < outcomes_before))
+        columns = t.maintenance.c
+        old = sa.select(columns.id).where(columns.ended_at < ended_before).order_by(columns.ended_at).limit(limit)
+        ids = list(self._connection.execute(old).scalars())
+        for piece in in_pieces(ids):
+            for column in (t.event.c.maintenance_id, t.ledger.c.maintenance_id, columns.id):
+                self._connection.execute(sa.delete(column.table).where(column.in_(piece)))
+        if len(ids) < limit:
+            query = sa.delete(t.ledger).where(t.ledger.c.at < ended_before, t.ledger.c.maintenance_id.is_(None))
+            self._connection.execute(query)
+        return len(ids)
+
+    def _upsert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+        if not rows:
+            return
+        keys = [column.name for column in table.primary_key]
+        dialect = sqlite if self._connection.dialect.name == "sqlite" else postgresql
+        insert = dialect.insert(table)
+        others = {name: insert.excluded[name] for name in rows[0] if name not in keys}
+        self._connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=others), rows)
+
+
+def _vms_needed(state: State) -> set[str]:
+    """VMs of what may still be announced, and of what takes them away when it ends."""
+    needed: set[str] = set()
+    for i in state.focus:
+        maintenance = state.maintenances[i]
+        is_queued = maintenance.state is MaintenanceState.QUEUED
+        if is_queued or (maintenance.is_active and maintenance.type in {"Preempt", "Terminate"}):
+            needed.update(maintenance.vms)
+    return needed - set(state.vms)
+
+

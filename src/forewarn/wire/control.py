@@ -1,0 +1,416 @@
+"""The JSON of the control API: what it takes and what it shows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer, model_validator
+
+from forewarn.core.causes import CAUSES, DEFAULT_CAUSE
+from forewarn.core.inventory import InventoryChange
+from forewarn.core.lifecycle import event_status
+from forewarn.core.model import (
+    Entry,
+    EntryKind,
+    Event,
+    EventStatus,
+    EventType,
+    Maintenance,
+    MaintenanceState,
+    PowerState,
+    Scope,
+    Source,
+    VirtualMachine,
+)
+from forewarn.core.planning import Request
+
+__all__ = [
+    "ApprovalIn",
+    "ApprovalOut",
+    "ApprovalsOut",
+    "ClockIn",
+    "ClockOut",
+    "EntryOut",
+    "ErrorOut",
+    "EventOut",
+    "FailureIn",
+    "HostOut",
+    "ImpactIn",
+    "InventoryOut",
+    "MaintenanceIn",
+    "MaintenanceOut",
+    "OperationIn",
+    "PageOut",
+    "PredictionIn",
+    "ReasonIn",
+    "StartIn",
+    "VmOut",
+]
+
+T = TypeVar("T")
+
+_SPAN_MAX_S = 10 * 366 * 86400
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC)
+
+
+def _rfc3339(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_utc), PlainSerializer(_rfc3339)]
+Reason = Annotated[str, Field(min_length=1, max_length=1000, description="Why; stands in the ledger.")]
+Seconds = Annotated[float, Field(ge=0, le=_SPAN_MAX_S, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class _In(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Out(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+# What it takes
+
+
+class _Forced(_In):
+    force: bool = Field(default=False, description="Undercut the minimum notice; wants a reason.")
+    reason: Reason | None = None
+
+    @model_validator(mode="after")
+    def _needs_reason(self) -> _Forced:
+        if self.force and self.reason is None:
+            msg = "to force it, give a reason"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def force_reason(self) -> str | None:
+        """The reason, where it was forced."""
+        return self.reason if self.force else None
+
+
+class MaintenanceIn(_Forced):
+    """A maintenance to schedule, for hosts or for VMs. What is left out comes from the cause."""
+
+    hosts: list[Name] = Field(default_factory=list, description="Every running VM of these hosts.")
+    vms: list[Name] = Field(default_factory=list, description="These VMs.")
+    type: EventType | None = None
+    source: Source | None = None
+    cause: str | None = Field(None, max_length=64, description=f"One of {', '.join(CAUSES)}.")
+    description: str | None = Field(None, max_length=1000)
+    duration_s: Annotated[int, Field(ge=-1, le=_SPAN_MAX_S)] | None = Field(
+        None, description="Expected seconds; 0 no interruption, -1 unknown."
+    )
+    impact: EventType | None = Field(None, description="What really happens: Freeze, where a Reboot turns out as one.")
+    notice_s: Seconds | None = Field(None, description="From announcement to NotBefore.")
+    not_before: Moment | None = None
+
+    @model_validator(mode="after")
+    def _names_type_or_cause(self) -> MaintenanceIn:
+        if self.type is None and self.cause is None:
+            msg = "name a type or a cause"
+            raise ValueError(msg)
+        return self
+
+    def to_request(self) -> Request:
+        """As the core takes it."""
+        cause = self.cause
+        if cause is None and self.type is not None:
+            cause = DEFAULT_CAUSE[self.type, self.source or Source.PLATFORM]
+        return Request(
+            cause=cause or "",
+            type=self.type,
+            source=self.source,
+            description=self.description,
+            duration_s=self.duration_s,
+            impact=self.impact,
+            notice=_span(self.notice_s),
+            not_before=self.not_before,
+            hosts=tuple(dict.fromkeys(self.hosts)),
+            vms=tuple(self.vms),
+            force_reason=self.force_reason,
+        )
+
+
+class OperationIn(_Forced):
+    """A user's or the platform's operation on one VM."""
+
+    notice_s: Seconds | None = Field(None, description="From announcement to NotBefore; default: the minimum.")
+    source: Source | None = None
+
+    def to_request(self, cause: str, vm: str) -> Request:
+        """As the core takes it."""
+        return Request(
+            cause=cause, vms=(vm,), source=self.source, notice=_span(self.notice_s), force_reason=self.force_reason
+        )
+
+
+class FailureIn(_In):
+    """A hardware failure of a host: it has happened, there is no notice (R73)."""
+
+    reason: Reason | None = None
+
+
+class PredictionIn(_Forced):
+    """A predicted hardware failure of a host (R72)."""
+
+    notice_s: Seconds | None = Field(None, description="Time until the VMs are moved; default 7 days.")
+    type: EventType | None = Field(None, description="Redeploy, or Freeze where VMs are migrated live (A15).")
+
+
+class ReasonIn(_In):
+    """An optional reason."""
+
+    reason: Reason | None = None
+
+
+class StartIn(_In):
+    """A start without waiting for votes or NotBefore."""
+
+    reason: Reason
+
+
+class ImpactIn(_In):
+    """A further impact of a started maintenance (R80)."""
+
+    duration_s: Annotated[int, Field(ge=0, le=86400)]
+
+
+class ApprovalIn(_In):
+    """Events to approve for the VMs (X6)."""
+
+    event_ids: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1, max_length=1000)]
+
+
+class ClockIn(_In):
+    """How far to move a virtual clock."""
+
+    by_s: Seconds
+
+
+# What it shows
+
+
+class ErrorBody(_Out):
+    """What went wrong."""
+
+    code: str
+    message: str
+    details: dict[str, Any] = {}
+
+
+class ErrorOut(_Out):
+    """Every error has this shape."""
+
+    error: ErrorBody
+
+
+class EventOut(_Out):
+    """An event, as one audience sees it."""
+
+    id: str
+    maintenance_id: str
+    scope: str
+    resources: list[str]
+    update_domain: int
+    status: EventStatus
+    type: EventType
+    not_before: Moment | None
+    approved_at: Moment | None
+    approved_by: str | None
+
+    @classmethod
+    def of(cls, event: Event, maintenance: Maintenance) -> EventOut:
+        """From the model."""
+        return cls(
+            id=event.id,
+            maintenance_id=maintenance.id,
+            scope=event.audience.partition(":")[2],
+            resources=list(event.resources),
+            update_domain=event.update_domain,
+            status=event_status(event, maintenance),
+            type=maintenance.type,
+            not_before=maintenance.not_before,
+            approved_at=event.approved_at,
+            approved_by=event.approved_by,
+        )
+
+
+class MaintenanceOut(_Out):
+    """A maintenance with its events."""
+
+    id: str
+    request_id: str
+    state: MaintenanceState
+    cause: str
+    type: EventType
+    impact: EventType
+    source: Source
+    description: str
+    duration_s: int
+    notice_s: float
+    not_before: Moment | None
+    created_at: Moment
+    started_at: Moment | None
+    impacted_at: Moment | None
+    ended_at: Moment | None
+    force_reason: str | None
+    hosts: list[str]
+    vms: list[str]
+    events: list[EventOut]
+
+    @classmethod
+    def of(cls, maintenance: Maintenance, events: list[Event]) -> MaintenanceOut:
+        """From the model."""
+        m = maintenance
+        return cls(
+            id=m.id,
+            request_id=m.request_id,
+            state=m.state,
+            cause=m.cause,
+            type=m.type,
+            impact=m.impact,
+            source=m.source,
+            description=m.description,
+            duration_s=m.duration_s,
+            notice_s=m.notice.total_seconds(),
+            not_before=m.not_before,
+            created_at=m.created_at,
+            started_at=m.started_at,
+            impacted_at=m.impacted_at,
+            ended_at=m.ended_at,
+            force_reason=m.force_reason,
+            hosts=list(m.hosts),
+            vms=list(m.vms),
+            events=[EventOut.of(event, m) for event in events],
+        )
+
+
+class PageOut(_Out, Generic[T]):
+    """A part of a list.
+
+    ``next`` is what to pass as ``after`` for the following part; null at the end.
+    """
+
+    items: list[T]
+    next: str | None = None
+
+
+class ApprovalOut(_Out):
+    """What came of the approval of one event."""
+
+    event_id: str
+    status: int = Field(description="200 approved or already past it, 404 unknown.")
+    outcome: str = Field(description="approved, unchanged or unknown.")
+
+
+class ApprovalsOut(_Out):
+    """What came of each approval; the answer is 207 when they differ (X6)."""
+
+    items: list[ApprovalOut]
+
+
+class VmOut(_Out):
+    """A VM."""
+
+    name: str
+    host: str
+    scope: str | None
+    scope_kind: str
+    fault_domain: int
+    update_domain: int
+    addresses: list[str]
+    power_state: PowerState
+    priority: str
+    size: str
+    enabled: bool = Field(description="Whether its scope asks for scheduled events (R67, R69).")
+    incarnation: int | None = Field(description="Of the document it sees now; null while not enabled.")
+
+    @classmethod
+    def of(cls, vm: VirtualMachine, scope: Scope | None, incarnation: int | None) -> VmOut:
+        """From the model."""
+        return cls(
+            name=vm.name,
+            host=vm.host,
+            scope=vm.scope,
+            scope_kind=scope.kind.value if scope is not None else "standalone",
+            fault_domain=vm.fault_domain,
+            update_domain=vm.update_domain,
+            addresses=list(vm.addresses),
+            power_state=vm.power_state,
+            priority=vm.priority,
+            size=vm.size,
+            enabled=incarnation is not None,
+            incarnation=incarnation,
+        )
+
+
+class HostOut(_Out):
+    """A host and its VMs."""
+
+    name: str
+    vms: list[str]
+
+
+class InventoryOut(_Out):
+    """What applying an inventory changed."""
+
+    added: int
+    changed: int
+    removed: int
+    unchanged: int
+
+    @classmethod
+    def of(cls, change: InventoryChange) -> InventoryOut:
+        """From the model."""
+        return cls(added=change.added, changed=change.changed, removed=change.removed, unchanged=change.unchanged)
+
+
+class EntryOut(_Out):
+    """A line of the ledger."""
+
+    sequence: int
+    at: Moment
+    kind: EntryKind
+    actor: str
+    maintenance_id: str | None
+    event_id: str | None
+    scope: str | None
+    vm: str | None
+    source_address: str | None
+    api_version: str | None
+    reason: str | None
+
+    @classmethod
+    def of(cls, entry: Entry) -> EntryOut:
+        """From the model."""
+        return cls(
+            sequence=entry.sequence,
+            at=entry.at,
+            kind=entry.kind,
+            actor=entry.actor,
+            maintenance_id=entry.maintenance_id,
+            event_id=entry.event_id,
+            scope=entry.audience.partition(":")[2] if entry.audience is not None else None,
+            vm=entry.vm,
+            source_address=entry.source_address,
+            api_version=entry.api_version,
+            reason=entry.reason,
+        )
+
+
+class ClockOut(_Out):
+    """The service's clock."""
+
+    clock: str
+    now: Moment
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)

@@ -1,0 +1,264 @@
+"""The Scheduled Events protocol: one row for each api-version, and the bytes that each answers.
+
+Spec: 1.1 to 1.9
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime
+
+from forewarn.core.decision import Document
+from forewarn.core.lifecycle import event_status
+from forewarn.core.model import Event, EventStatus, EventType, Maintenance
+
+__all__ = [
+    "CONTENT_TYPE",
+    "VERSIONS",
+    "ApprovalRequest",
+    "BadPayload",
+    "Dialect",
+    "Version",
+    "decode_approval",
+    "encode_document",
+    "encode_error",
+    "encode_versions",
+    "is_not_modified",
+    "version_error",
+]
+
+CONTENT_TYPE = "application/json; charset=utf-8"
+"""Of every answer (R8, W2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One api-version.
+
+    Attributes:
+        name: As in ``api-version=``.
+        types: Event types it shows; others are left out of its documents (R19).
+        members: Members after NotBefore that it shows, in order (R18).
+        prefixes_names: Whether IaaS names get a leading ``_`` (R20).
+        requires_metadata: Methods that need ``Metadata: true`` (R10, R12).
+    """
+
+    name: str
+    types: frozenset[EventType]
+    members: tuple[str, ...] = ()
+    prefixes_names: bool = False
+    requires_metadata: frozenset[str] = frozenset({"GET", "POST"})
+
+
+_FIRST = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY})
+_PREEMPT = _FIRST | {EventType.PREEMPT}
+_ALL = _PREEMPT | {EventType.TERMINATE}
+
+VERSIONS = (
+    Version(name="2017-03-01", types=_FIRST, prefixes_names=True, requires_metadata=frozenset()),
+    Version(name="2017-08-01", types=_FIRST),
+    Version(name="2017-11-01", types=_PREEMPT),
+    Version(name="2019-01-01", types=_ALL),
+    Version(name="2019-04-01", types=_ALL, members=("Description",)),
+    Version(name="2019-08-01", types=_ALL, members=("Description", "EventSource")),
+    Version(name="2020-07-01", types=_ALL, members=("Description", "EventSource", "DurationInSeconds")),
+)
+"""Every supported api-version, oldest first (R16)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """The switches of part 2 of the specification, each with the default recommended there.
+
+    Attributes:
+        notbefore_2017_03_01: ``iso`` or ``rfc1123`` (A1).
+        require_metadata_2017_03_01: ``none``, ``get`` or ``all`` (A3).
+        cloud: ``public``, or ``china`` without 2017-11-01 and without Preempt (A2).
+        legacy_latest: Serve ``/metadata/latest/scheduledevents`` in the shape of 2017-03-01 (A4).
+        unknown_event: Status for the approval of an unknown id: 400, 404 or 200 (A11).
+        post_body: ``empty``, or ``document`` to answer approvals with the document (A13).
+    """
+
+    notbefore_2017_03_01: str = "iso"
+    require_metadata_2017_03_01: str = "none"
+    cloud: str = "public"
+    legacy_latest: bool = False
+    unknown_event: int = 400
+    post_body: str = "empty"
+
+    def versions(self) -> tuple[Version, ...]:
+        """The rows of `VERSIONS` as this dialect has them."""
+        return tuple(self._adapt(v) for v in VERSIONS if not (self.cloud == "china" and v.name == "2017-11-01"))
+
+    def _adapt(self, version: Version) -> Version:
+        types = version.types - {EventType.PREEMPT} if self.cloud == "china" else version.types
+        methods = version.requires_metadata
+        if version.name == "2017-03-01":
+            methods = {"none": frozenset[str](), "get": frozenset({"GET"}), "all": frozenset({"GET", "POST"})}[
+                self.require_metadata_2017_03_01
+            ]
+        return Version(
+            name=version.name,
+            types=types,
+            members=version.members,
+            prefixes_names=version.prefixes_names,
+            requires_metadata=methods,
+        )
+
+
+# Documents
+
+
+def encode_document(document: Document, version: Version, dialect: Dialect) -> bytes:
+    """The body of a GET: compact JSON, members in the order of the real endpoint (R25, R26)."""
+    parts = [_encode_event(e, m, version, dialect) for e, m in document.items if m.type in version.types]
+    return f'{{"DocumentIncarnation":{document.audience.incarnation},"Events":[{",".join(parts)}]}}'.encode()
+
+
+def _encode_event(event: Event, maintenance: Maintenance, version: Version, dialect: Dialect) -> str:
+    prefix = "_" if version.prefixes_names and event.is_iaas else ""
+    status = event_status(event, maintenance)
+    content: dict[str, object] = {
+        "EventId": event.id,
+        "EventStatus": status.value,
+        "EventType": maintenance.type.value,
+        "ResourceType": "VirtualMachine",
+        "Resources": [prefix + name for name in event.resources],
+        "NotBefore": _encode_not_before(status, maintenance.not_before, version, dialect),
+    }
+    later = {
+        "Description": maintenance.description,
+        "EventSource": maintenance.source.value,
+        "DurationInSeconds": maintenance.duration_s,
+    }
+    content.update((member, later[member]) for member in version.members)
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+
+
+def _encode_not_before(status: EventStatus, not_before: datetime | None, version: Version, dialect: Dialect) -> str:
+    """Empty once Started; ISO 8601 in the preview, RFC 1123 ever after (R21, R36)."""
+    if status is not EventStatus.SCHEDULED or not_before is None:
+        return ""
+    # A moment that was just decided, and not yet read back from the store, may carry the zone of who named it.
+    moment = not_before.astimezone(UTC)
+    if version.name == "2017-03-01" and dialect.notbefore_2017_03_01 == "iso":
+        return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_datetime(moment, usegmt=True)
+
+
+# Errors
+
+
+def encode_error(text: str, **more: object) -> bytes:
+    """An error body in the spacing of captured ones: ``{ "error": "..." }`` (R63 to R65)."""
+    members = [f'"{key}": {_spaced(value)}' for key, value in ({"error": text} | more).items()]
+    return ("{ " + ", ".join(members) + " }").encode()
+
+
+def _spaced(value: object) -> str:
+    if isinstance(value, list):
+        return "[ " + ", ".join(json.dumps(item) for item in value) + " ]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def version_error(versions: Iterable[Version]) -> bytes:
+    """The body for a missing or unsupported api-version: it names the three newest (R64)."""
+    newest = sorted((v.name for v in versions), reverse=True)[:3]
+    text = (
+        "Bad request. api-version is invalid or was not specified in the request. "
+        "For more information refer to aka.ms/azureimds"
+    )
+    return encode_error(text, **{"newest-versions": newest})
+
+
+def encode_versions(versions: Iterable[Version]) -> bytes:
+    """The body of ``/metadata/versions`` (X2)."""
+    return json.dumps({"apiVersions": [version.name for version in versions]}, separators=(",", ":")).encode()
+
+
+METADATA_MISSING = encode_error("Bad request: . Required metadata header not specified")
+FORWARDED = encode_error("Bad request: . X-Forwarded-For header is not allowed")
+
+
+# Approvals
+
+
+class BadPayload(ValueError):
+    """The body of an approval is malformed; the message is the reason to give (R54)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequest:
+    """A decoded approval: the ids in upper case, in the order given."""
+
+    event_ids: tuple[str, ...]
+
+
+_GUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def decode_approval(body: bytes, requests_max: int) -> ApprovalRequest:
+    """Read the body of a POST.
+
+    Args:
+        body: As received; UTF-8 with or without BOM.
+        requests_max: Most StartRequests taken in one POST.
+
+    Raises:
+        BadPayload: Nothing may be approved.
+
+    Spec: R6, R47, R48, R52 to R54, R56
+    """
+    try:
+        content = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except BadPayload:
+        raise
+    except (ValueError, RecursionError) as error:
+        msg = "body is empty" if not body.strip() else "body is not JSON in UTF-8"
+        raise BadPayload(msg) from error
+    if not isinstance(content, dict):
+        msg = "body is not a JSON object"
+        raise BadPayload(msg)
+    requests = content.get("StartRequests")
+    if not isinstance(requests, list):
+        msg = "StartRequests is missing or not an array"
+        raise BadPayload(msg)
+    if len(requests) > requests_max:
+        msg = f"StartRequests has {len(requests)} elements, at most {requests_max} are taken"
+        raise BadPayload(msg)
+    return ApprovalRequest(event_ids=tuple(_event_id(item) for item in requests))
+
+
+def _event_id(item: object) -> str:
+    event_id = item.get("EventId") if isinstance(item, dict) else None
+    if not isinstance(event_id, str) or not _GUID.fullmatch(event_id):
+        msg = "an element of StartRequests has no EventId that is a GUID"
+        raise BadPayload(msg)
+    return event_id.upper()
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Refuse duplicate keys: two readers of the body could see two different approvals in it."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        msg = "a member stands twice in one object"
+        raise BadPayload(msg)
+    return content
+
+
+def _no_constant(name: str) -> object:
+    msg = f"{name} is not JSON"
+    raise BadPayload(msg)
+
+
+# Conditional requests
+
+
+def is_not_modified(if_none_match: str, incarnation: int) -> bool:
+    """Whether the client already has that incarnation; takes ``5``, ``"5"``, ``W/"5"`` and lists of them (R14, A9)."""
+    tags = (tag.strip() for tag in if_none_match.split(","))
+    return any(tag.removeprefix("W/").strip('"') == str(incarnation) for tag in tags)

@@ -1,0 +1,268 @@
+"""The inventory file: YAML or JSON to hosts, scopes and VMs.
+
+Every fault is found before anything is applied, and named by where it stands and what was expected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import re
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+
+from forewarn.core.causes import (
+    OS_IMAGE_NOTICE,
+    OS_IMAGE_SERIES_EXCLUDED,
+    TERMINATE_NOTICE_MAX,
+    TERMINATE_NOTICE_MIN,
+)
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, VirtualMachine
+from forewarn.errors import InvalidRequest
+
+__all__ = ["HostIn", "InventoryIn", "ScopeIn", "VmIn", "fingerprint", "parse_inventory", "show_inventory", "to_inventory"]
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_ISO_MINUTES = re.compile(r"PT(\d{1,3})M")
+
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+Text = Annotated[str, Field(max_length=256)]
+
+
+def _address(value: object) -> str:
+    try:
+        return str(ipaddress.ip_address(str(value)))
+    except ValueError:
+        msg = f"{value!r} is not an IP address"
+        raise ValueError(msg) from None
+
+
+def _timeout(value: object) -> timedelta:
+    """An ISO 8601 duration in whole minutes, as the scale-set model writes it: ``PT5M``."""
+    if isinstance(value, timedelta):
+        return value
+    match = _ISO_MINUTES.fullmatch(str(value))
+    if match is None:
+        msg = f"{value!r} is not a number of minutes in ISO 8601: expected for example PT5M"
+        raise ValueError(msg)
+    return timedelta(minutes=int(match[1]))
+
+
+def _iso(span: timedelta) -> str:
+    return f"PT{span.total_seconds() / 60:.0f}M"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class HostIn(_Strict):
+    """A host."""
+
+    name: Name
+
+
+class ProfileIn(_Strict):
+    """A notification profile."""
+
+    enable: bool = False
+    not_before_timeout: Annotated[timedelta, BeforeValidator(_timeout), PlainSerializer(_iso)] | None = Field(
+        None, description="ISO 8601 minutes: PT5M to PT15M for deletes (default PT5M), PT15M for OS images."
+    )
+
+
+class ScopeIn(_Strict):
+    """A scope."""
+
+    name: Name
+    kind: ScopeKind
+    fault_domain_count: Annotated[int, Field(ge=1, le=1000)] | None = None
+    terminate_notification: ProfileIn = ProfileIn()
+    os_image_notification: ProfileIn = ProfileIn()
+    approves_user_operations: bool = False
+    couples_deletes: bool = False
+
+
+class VmIn(_Strict):
+    """A VM."""
+
+    name: Name
+    host: Name
+    scope: Name | None = None
+    fault_domain: Annotated[int, Field(ge=0, le=1000)] = 0
+    update_domain: Annotated[int, Field(ge=0, le=1000)] = 0
+    addresses: Annotated[list[Annotated[str, BeforeValidator(_address)]], Field(max_length=64)] = []
+    vm_id: Text = ""
+    size: Text = ""
+    location: Text = ""
+    zone: Text = ""
+    resource_group: Text = ""
+    subscription_id: Text = ""
+    os_type: Text = ""
+    priority: Literal["", "Regular", "Low", "Spot"] = ""
+    tags: Annotated[dict[Text, Text], Field(max_length=64)] = {}
+    mac_address: Text = ""
+
+
+class InventoryIn(_Strict):
+    """The whole file."""
+
+    hosts: list[HostIn] = []
+    scopes: list[ScopeIn] = []
+    vms: list[VmIn] = []
+
+
+def fingerprint(text: bytes) -> str:
+    """Of the file as it is; an unchanged file need not be applied again."""
+    return hashlib.sha256(text).hexdigest()
+
+
+def parse_inventory(text: bytes) -> Inventory:
+    """Read an inventory file.
+
+    Raises:
+        InvalidRequest: It is malformed, or contradicts itself; the message says where.
+    """
+    try:
+        content: Any = json.loads(text) if text.lstrip()[:1] == b"{" else yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+        msg = f"inventory: {where}{error.problem or 'not YAML'}"
+        raise InvalidRequest(msg) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        msg = f"inventory: neither YAML nor JSON in UTF-8: {' '.join(str(error).split())}"
+        raise InvalidRequest(msg) from error
+    if not isinstance(content, dict):
+        msg = "inventory: expected a mapping with hosts, scopes and vms"
+        raise InvalidRequest(msg)
+    try:
+        return to_inventory(InventoryIn.model_validate(content))
+    except ValidationError as error:
+        raise InvalidRequest(_first_fault(error, content)) from error
+
+
+def _first_fault(error: ValidationError, content: dict[Any, Any]) -> str:
+    fault = error.errors(include_url=False)[0]
+    words = fault["msg"].removeprefix("Value error, ")
+    where: Any = content
+    path = ""
+    for part in fault["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+        where = where[part] if _has(where, part) else None
+        if isinstance(where, dict) and isinstance(where.get("name"), str):
+            path += f" ({where['name']})"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"inventory: {path}: {words}{more}"
+
+
+def _has(where: Any, part: Any) -> bool:  # noqa: ANN401 - parsed YAML
+    return (isinstance(where, dict) and part in where) or (
+        isinstance(where, list) and isinstance(part, int) and part < len(where)
+    )
+
+
+def to_inventory(declared: InventoryIn) -> Inventory:
+    """The model's values of a declared inventory, checked as a whole.
+
+    Raises:
+        InvalidRequest: A name or address stands twice, a name is not declared, or a profile is not allowed (R91, R93).
+    """
+    for word, names in (
+        ("host", [h.name for h in declared.hosts]),
+        ("scope", [s.name for s in declared.scopes]),
+        ("vm", [v.name for v in declared.vms]),
+    ):
+        _refuse_repeated(f"{word} name", names)
+    _refuse_repeated("address", [address for vm in declared.vms for address in vm.addresses])
+    hosts = {h.name for h in declared.hosts}
+    scopes = {s.name: _to_scope(s) for s in declared.scopes}
+    vms = tuple(_to_vm(vm, hosts, scopes) for vm in declared.vms)
+    return Inventory(hosts=tuple(Host(name=h.name) for h in declared.hosts), scopes=tuple(scopes.values()), vms=vms)
+
+
+def _refuse_repeated(word: str, names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            msg = f"inventory: {word} {name!r} stands twice"
+            raise InvalidRequest(msg)
+        seen.add(name)
+
+
+def _to_scope(scope: ScopeIn) -> Scope:
+    terminate, os_image = scope.terminate_notification, scope.os_image_notification
+    notice = terminate.not_before_timeout or TERMINATE_NOTICE_MIN
+    if not TERMINATE_NOTICE_MIN <= notice <= TERMINATE_NOTICE_MAX:
+        msg = f"inventory: scope {scope.name}: terminate_notification.not_before_timeout is expected from PT5M to PT15M"
+        raise InvalidRequest(msg)
+    if os_image.not_before_timeout not in (None, OS_IMAGE_NOTICE):
+        msg = f"inventory: scope {scope.name}: os_image_notification.not_before_timeout is expected to be PT15M"
+        raise InvalidRequest(msg)
+    if (terminate.enable or os_image.enable) and scope.kind is not ScopeKind.SCALE_SET:
+        msg = f"inventory: scope {scope.name} is a {scope.kind}: only a scale-set can have notification profiles"
+        raise InvalidRequest(msg)
+    return Scope(
+        name=scope.name,
+        kind=scope.kind,
+        fault_domain_count=scope.fault_domain_count,
+        terminate_notification=NotificationProfile(enable=terminate.enable, not_before_timeout=notice),
+        os_image_notification=NotificationProfile(enable=os_image.enable, not_before_timeout=OS_IMAGE_NOTICE),
+        approves_user_operations=scope.approves_user_operations,
+        couples_deletes=scope.couples_deletes,
+    )
+
+
+def _to_vm(vm: VmIn, hosts: set[str], scopes: dict[str, Scope]) -> VirtualMachine:
+    if vm.host not in hosts:
+        msg = f"inventory: vm {vm.name}: host {vm.host!r} is not declared"
+        raise InvalidRequest(msg)
+    if vm.scope is not None and vm.scope not in scopes:
+        msg = f"inventory: vm {vm.name}: scope {vm.scope!r} is not declared"
+        raise InvalidRequest(msg)
+    count = scopes[vm.scope].fault_domain_count if vm.scope is not None else None
+    if count is not None and vm.fault_domain >= count:
+        msg = f"inventory: vm {vm.name}: fault domain {vm.fault_domain} does not exist, scope {vm.scope} has {count}"
+        raise InvalidRequest(msg)
+    fields = vm.model_dump(exclude={"addresses", "tags"})
+    made = VirtualMachine(addresses=tuple(vm.addresses), tags=tuple(vm.tags.items()), **fields)
+    is_opted_in = vm.scope is not None and scopes[vm.scope].os_image_notification.enable
+    if is_opted_in and made.size_series.startswith(OS_IMAGE_SERIES_EXCLUDED):
+        msg = f"inventory: vm {vm.name}: size {vm.size} cannot have os_image_notification (series G, M, N and H cannot)"
+        raise InvalidRequest(msg)
+    return made
+
+
+def show_inventory(inventory: Inventory) -> InventoryIn:
+    """What is declared, in the form of the file: reading it back gives the same inventory."""
+    return InventoryIn(
+        hosts=[HostIn(name=host.name) for host in inventory.hosts],
+        scopes=[_show_scope(scope) for scope in inventory.scopes],
+        vms=[_show_vm(vm) for vm in inventory.vms],
+    )
+
+
+def _show_scope(scope: Scope) -> ScopeIn:
+    return ScopeIn(
+        name=scope.name,
+        kind=scope.kind,
+        fault_domain_count=scope.fault_domain_count,
+        terminate_notification=_show_profile(scope.terminate_notification),
+        os_image_notification=_show_profile(scope.os_image_notification),
+        approves_user_operations=scope.approves_user_operations,
+        couples_deletes=scope.couples_deletes,
+    )
+
+
+def _show_profile(profile: NotificationProfile) -> ProfileIn:
+    return ProfileIn(enable=profile.enable, not_before_timeout=profile.not_before_timeout)
+
+
+def _show_vm(vm: VirtualMachine) -> VmIn:
+    fields = {name: getattr(vm, name) for name in VmIn.model_fields if name not in {"addresses", "tags"}}
+    return VmIn(addresses=list(vm.addresses), tags=dict(vm.tags), **fields)

@@ -1,0 +1,57 @@
+"""What every test shares: the event loop's backend, hypothesis profiles, and the check that nothing was skipped."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+
+# CI draws the same examples every time, so that a failure is the change's fault; "dev" goes on looking for new ones.
+# Machines differ in speed: a test is stopped by its timeout, never by hypothesis's deadline.
+settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
+settings.register_profile("dev", print_blob=True, deadline=None)
+settings.load_profile(os.environ.get("FOREWARN_HYPOTHESIS_PROFILE", "dev"))
+
+_NO_SKIP = os.environ.get("FOREWARN_NO_SKIP", "") not in {"", "0"}
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Tests marked `anyio` run on asyncio, the only loop Forewarn runs on."""
+    return "asyncio"
+
+
+class _SkipWatch:
+    """Fails the session when a test was skipped, and names it: where everything is installed, a skip is a failure."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self._reasons[report.nodeid] = reason.removeprefix("Skipped: ")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._reasons and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._reasons:
+            terminalreporter.section("skipped, which FOREWARN_NO_SKIP forbids", red=True)
+            for nodeid, reason in sorted(self._reasons.items()):
+                terminalreporter.line(f"{nodeid}: {reason}", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch for skips where that was asked for, in the process that hears of all tests."""
+    if _NO_SKIP and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_SkipWatch(), "forewarn-skip-watch")

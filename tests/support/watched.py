@@ -1,0 +1,205 @@
+"""A world that checks, at every commit, what must never be otherwise.
+
+The checks read the plain facts (states, claims, times, what was told) and share no rule with the core: what counts as
+routine, who has a vote and when the incarnation moves is said here once more, in other words.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from forewarn.core.causes import MINIMUM_NOTICE
+from forewarn.core.decision import Changes, Draft
+from forewarn.core.model import EntryKind, EventStatus, Maintenance, MaintenanceState, Source
+from tests.support.world import Line, World
+
+__all__ = ["WatchedWorld"]
+
+S = MaintenanceState
+ROUTINE = {"live-migration", "host-maintenance", "platform-redeploy", "os-upgrade"}
+FINAL = {S.COMPLETED, S.CANCELED, S.FAILED}
+NEXT = {
+    None: {S.QUEUED, S.SCHEDULED, S.STARTED, S.CANCELED},
+    S.QUEUED: {S.SCHEDULED, S.STARTED, S.CANCELED},
+    S.SCHEDULED: {S.STARTED, S.CANCELED},
+    S.STARTED: {S.COMPLETED, S.FAILED},
+}
+"""What may be seen after what, from one commit to the next; one commit may take two arrows."""
+
+
+class WatchedWorld(World):
+    """Checks each commit against the state before."""
+
+    def commit(self, draft: Draft) -> Changes:
+        before = Snapshot(self)
+        changes = super().commit(draft)
+        check_incarnations(before, self)
+        check_documents(self)
+        check_lives(before, self)
+        check_events(before, self)
+        check_starts(before, self)
+        check_notice(before, self)
+        check_exclusion(self)
+        check_deadlines(self)
+        return changes
+
+
+class Snapshot:
+    """What there was before a commit."""
+
+    def __init__(self, world: World) -> None:
+        self.audiences = dict(world.audiences)
+        self.maintenances = dict(world.maintenances)
+        self.events = dict(world.events)
+        self.documents = dict(world.documents)
+        self.arrays = arrays(world)
+        self.told = {key: world.lines(key) for key in world.documents}
+
+
+def arrays(world: World) -> dict[str, tuple[Line, ...]]:
+    """What each audience should see, from the truth and not from what was told."""
+    found: dict[str, list[Line]] = defaultdict(list)
+    for event in sorted(world.events.values(), key=lambda event: event.sequence):
+        if event.is_listed:
+            found[event.audience].append(Line.of(event, world.maintenances[event.maintenance_id]))
+    return {key: tuple(found[key]) for key in world.audiences}
+
+
+def check_incarnations(before: Snapshot, world: World) -> None:
+    """R42, R43, R45, R46, invariant 6: by exactly one when the array changed, otherwise not at all, and never back."""
+    after = arrays(world)
+    for key, audience in world.audiences.items():
+        was = before.audiences[key]
+        if audience.enabled_at is None:
+            assert after[key] == (), f"{key} is disabled and has events"
+        elif audience.epoch != was.epoch:
+            assert audience.epoch == was.epoch + 1
+            assert (audience.incarnation, after[key]) == (world.rules.initial_incarnation, ())
+        else:
+            moved = audience.incarnation - was.incarnation
+            assert moved == int(before.arrays[key] != after[key]), f"{key} moved by {moved}"
+
+
+def check_documents(world: World) -> None:
+    """R27, R29, R44, R83, R84: what audiences were told is the truth, for all tenants of a maintenance alike."""
+    truth = arrays(world)
+    statuses: dict[str, set[EventStatus]] = defaultdict(set)
+    for key, document in world.documents.items():
+        assert document.audience == world.audiences[key]
+        assert world.lines(key) == truth[key]
+        for event, maintenance in document.items:
+            assert event.audience == key
+            statuses[maintenance.id].update(line.status for line in world.lines(key) if line.event_id == event.id)
+    assert all(len(seen) == 1 for seen in statuses.values()), "tenants were told different things"
+    assert all(key in world.documents for key, lines in truth.items() if lines)
+
+
+def check_lives(before: Snapshot, world: World) -> None:
+    """R75 to R79: no arrow back, nothing leaves an end."""
+    for id_, maintenance in world.maintenances.items():
+        was = before.maintenances.get(id_)
+        if was is None or was.state is not maintenance.state:
+            assert was is None or was.state not in FINAL
+            assert maintenance.state in NEXT[was.state if was else None]
+        if maintenance.state is S.CANCELED:
+            assert maintenance.started_at is None
+            assert maintenance.impacted_at is None
+
+
+def check_events(before: Snapshot, world: World) -> None:
+    """R27, R30, R33, R34, R35, R40."""
+    assert before.events.keys() <= world.events.keys()
+    places = [(e.maintenance_id, e.audience, e.update_domain) for e in world.events.values()]
+    assert len(places) == len(set(places)), "two events of a maintenance for one update domain"
+    for event in world.events.values():
+        assert event.resources
+        assert len(set(event.resources)) == len(event.resources)
+        assert {world.key_of(name) for name in event.resources} == {event.audience}
+        assert {world.vms[name].update_domain for name in event.resources} == {event.update_domain}
+        was = before.events.get(event.id)
+        if was is None:
+            continue
+        assert was.is_listed or not event.is_listed, "an event came back"
+        assert was.approved_at in {None, event.approved_at}
+        assert (was.resources, was.audience, was.sequence) == (event.resources, event.audience, event.sequence)
+    for key in world.documents:
+        old = {line.event_id: line for line in before.told.get(key, ())}
+        for line in world.lines(key):
+            check_line(old.get(line.event_id), line)
+
+
+def check_line(was: Line | None, line: Line) -> None:
+    assert line.status in {EventStatus.SCHEDULED, EventStatus.STARTED}
+    assert (line.not_before is None) == (line.status is EventStatus.STARTED)
+    if was is None:
+        return
+    assert not (was.status is EventStatus.STARTED and line.status is EventStatus.SCHEDULED)
+    if line.status is EventStatus.SCHEDULED:
+        assert line == was
+    fixed = [(x.resources, x.type, x.source, x.description, x.duration_s) for x in (was, line)]
+    assert fixed[0] == fixed[1]
+
+
+def check_starts(before: Snapshot, world: World) -> None:
+    """R76, R78, invariant 4: not before NotBefore unless approved by all, forced by an operator, or broken already."""
+    forced = {e.maintenance_id for e in world.changes.entries if e.kind is EntryKind.STARTED and e.reason}
+    for maintenance in world.changes.maintenances.values():
+        was = before.maintenances.get(maintenance.id)
+        if maintenance.state is not S.STARTED or (was is not None and was.state is S.STARTED):
+            continue
+        assert maintenance.started_at == world.now
+        assert maintenance.not_before is not None
+        votes = [e for e in world.events_of(maintenance) if e.is_listed]
+        is_unanimous = bool(votes) and all(e.approved_at is not None for e in votes)
+        is_failure = maintenance.cause == "hardware-failure"
+        assert maintenance.not_before <= world.now or is_unanimous or is_failure or maintenance.id in forced
+        shown_from_nothing = votes and (was is None or was.state is S.QUEUED)
+        by_policy = {e.approved_by for e in votes} == {"policy"}
+        assert not shown_from_nothing or is_failure or by_policy or maintenance.force_reason is not None
+
+
+def check_notice(before: Snapshot, world: World) -> None:
+    """R71: who is told is told in time, in whole seconds."""
+    for maintenance in world.changes.maintenances.values():
+        was = before.maintenances.get(maintenance.id)
+        is_new = maintenance.state is S.SCHEDULED and (was is None or was.state is S.QUEUED)
+        if not (is_new and world.events_of(maintenance)) or maintenance.force_reason is not None:
+            continue
+        assert maintenance.not_before is not None
+        assert maintenance.not_before.microsecond == 0
+        assert maintenance.not_before - world.now >= MINIMUM_NOTICE[maintenance.type]
+
+
+def is_routine(maintenance: Maintenance) -> bool:
+    return maintenance.cause in ROUTINE and maintenance.source is Source.PLATFORM
+
+
+def check_exclusion(world: World) -> None:
+    """R61: one fault domain of a scope at a time, in routine maintenance; one thing at a time on a VM, but failures."""
+    domains: dict[str, set[int]] = defaultdict(set)
+    holders: dict[str, list[str]] = defaultdict(list)
+    for maintenance in world.maintenances.values():
+        if maintenance.state is not S.STARTED:
+            continue
+        for claim in maintenance.claims:
+            holders[claim.vm].append(maintenance.cause)
+            if is_routine(maintenance) and claim.scope is not None:
+                domains[claim.scope].add(claim.fault_domain)
+    assert all(len(seen) == 1 for seen in domains.values()), f"fault domains together: {dict(domains)}"
+    for vm, causes in holders.items():
+        others = [cause for cause in causes if cause != "hardware-failure"]
+        assert len(others) <= 1, f"{vm} is in {causes} at once"
+        assert causes.count("hardware-failure") <= 1
+
+
+def check_deadlines(world: World) -> None:
+    """What waits has a deadline in the future, or waits for something that is going on; what has ended has none."""
+    started = {vm for m in world.maintenances.values() if m.state is S.STARTED for vm in m.vms}
+    for maintenance in world.maintenances.values():
+        if maintenance.state is S.SCHEDULED and maintenance.due_at is None:
+            assert started & set(maintenance.vms), f"{maintenance.id} waits for nothing"
+        elif maintenance.state is S.SCHEDULED:
+            assert maintenance.due_at is not None
+            assert maintenance.due_at > world.now
+        elif maintenance.state is not S.STARTED:
+            assert maintenance.due_at is None

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import pytest
+
+from forewarn.core.causes import CAUSES
+from forewarn.core.decision import Rules
+from forewarn.core.model import EventType, MaintenanceState, PowerState, Source, VirtualMachine
+from forewarn.core.planning import Request, split
+from forewarn.errors import CallerError, Conflict, InvalidRequest, LimitExceeded, NotFound
+from tests.support.world import NOW, World, minutes
+from tests.unit.core.builders import availability_set, vm
+
+S = MaintenanceState
+
+
+def names(groups: list[list[VirtualMachine]]) -> list[list[str]]:
+    return [[each.name for each in group] for group in groups]
+
+
+def two_fault_domains() -> tuple[VirtualMachine, ...]:
+    return (
+        vm("web-0", scope="web", fault_domain=0),
+        vm("web-1", scope="web", fault_domain=1),
+        vm("web-2", scope="web", fault_domain=0, host="host-2"),
+    )
+
+
+def test_a_request_without_wishes_gets_the_defaults_of_its_cause() -> None:
+    """R37, R38, R39, R89."""
+    made = World(vm("a")).plan_one(Request(cause="live-migration", vms=("a",)))
+    cause = CAUSES["live-migration"]
+    assert (made.type, made.impact, made.source) == (EventType.FREEZE, EventType.FREEZE, Source.PLATFORM)
+    assert (made.duration_s, made.description) == (5, cause.description)
+    assert (made.created_at, made.not_before) == (NOW, NOW + minutes(15))
+
+
+def test_wishes_replace_the_defaults() -> None:
+    """R37, R38, R39."""
+    wish = Request(
+        cause="host-maintenance",
+        type=EventType.REBOOT,
+        source=Source.USER,
+        description="",
+        duration_s=0,
+        impact=EventType.FREEZE,
+        vms=("a",),
+    )
+    made = World(vm("a")).plan_one(wish)
+    assert (made.type, made.impact, made.source) == (EventType.REBOOT, EventType.FREEZE, Source.USER)
+    assert (made.description, made.duration_s) == ("", 0)
+
+
+def test_another_type_than_the_usual_has_an_unknown_duration() -> None:
+    """R39."""
+    made = World(vm("a")).plan_one(Request(cause="host-maintenance", type=EventType.REDEPLOY, vms=("a",)))
+    assert made.duration_s == -1
+
+
+@pytest.mark.parametrize(
+    ("cause", "event_type", "source"),
+    [
+        ("user-restart", EventType.REBOOT, Source.USER),
+        ("user-redeploy", EventType.REDEPLOY, Source.USER),
+        ("platform-redeploy", EventType.REDEPLOY, Source.PLATFORM),
+        ("spot-eviction", EventType.PREEMPT, Source.PLATFORM),
+    ],
+)
+def test_an_operation_announces_its_type_and_source(cause: str, event_type: EventType, source: Source) -> None:
+    """R87, R89, R90."""
+    world = World(vm("a"))
+    world.plan(Request(cause=cause, vms=("a",)))
+    assert (world.line("vm:a").type, world.line("vm:a").source) == (event_type.value, source.value)
+
+
+def test_autoscale_deletes_as_the_platform() -> None:
+    """R91 and the table of 1.12."""
+    world = World(vm("a", terminate_timeout=minutes(5)))
+    made = world.plan_one(Request(cause="scale-set-delete", source=Source.PLATFORM, vms=("a",)))
+    assert (made.type, made.source) == (EventType.TERMINATE, Source.PLATFORM)
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "words"),
+    [
+        (Request(cause="magic", vms=("a",)), InvalidRequest, "unknown cause 'magic': expected one of live-migration"),
+        (Request(cause="user-restart"), InvalidRequest, "name hosts or VMs, and not both"),
+        (Request(cause="user-restart", hosts=("host-1",), vms=("a",)), InvalidRequest, "and not both"),
+        (Request(cause="host-maintenance", hosts=("host-9",)), NotFound, "host 'host-9' does not exist"),
+        (Request(cause="user-restart", vms=("a", "b")), NotFound, "vm 'b' does not exist"),
+        (Request(cause="user-restart", vms=("gone",)), Conflict, "vm 'gone' is deleted"),
+        (Request(cause="user-restart", vms=("off",)), Conflict, "vm 'off' is deallocated"),
+        (
+            Request(cause="user-restart", type=EventType.FREEZE, vms=("a",)),
+            InvalidRequest,
+            "cause user-restart means Reboot, not Freeze",
+        ),
+        (
+            Request(cause="user-redeploy", impact=EventType.FREEZE, vms=("a",)),
+            InvalidRequest,
+            "a Redeploy cannot turn out as a Freeze",
+        ),
+        (
+            Request(cause="live-migration", impact=EventType.REBOOT, vms=("a",)),
+            InvalidRequest,
+            "a Freeze cannot turn out as a Reboot",
+        ),
+        (Request(cause="live-migration", duration_s=-2, vms=("a",)), InvalidRequest, "duration is -2 s"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(request_: Request, error: type[CallerError], words: str) -> None:
+    world = World(vm("a"), vm("gone", power_state=PowerState.DELETED), vm("off", power_state=PowerState.DEALLOCATED))
+    with pytest.raises(error, match=words):
+        world.plan(request_)
+
+
+def test_a_reboot_may_turn_out_as_a_freeze_and_still_says_reboot() -> None:
+    """R81."""
+    world = World(vm("a"))
+    made = world.plan_one(Request(cause="user-restart", impact=EventType.FREEZE, vms=("a",)))
+    assert made.impact is EventType.FREEZE
+    assert world.line("vm:a").type == "Reboot"
+
+
+def test_maintenance_of_a_host_concerns_its_running_vms_only() -> None:
+    """R33: in the order of the hosts that were named, then of names."""
+    world = World(
+        vm("b", host="host-1"),
+        vm("a", host="host-1"),
+        vm("c", host="host-2"),
+        vm("d", host="host-3"),
+        vm("e", host="host-1", power_state=PowerState.DELETED),
+    )
+    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-2", "host-1")))
+    assert made.vms == ("c", "a", "b")
+    assert made.hosts == ("host-2", "host-1")
+
+
+def test_naming_a_vm_or_host_twice_changes_nothing() -> None:
+    world = World(vm("a"))
+    assert world.plan_one(Request(cause="user-restart", vms=("a", "a"))).vms == ("a",)
+    assert world.plan_one(Request(cause="host-maintenance", hosts=("host-1", "host-1"))).hosts == ("host-1",)
+
+
+def test_maintenance_of_an_empty_host_starts_at_once() -> None:
+    """R70: nobody sees it, so nobody waits."""
+    world = World(vm("a"), hosts=("host-0",))
+    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-0",)))
+    assert (made.state, made.hosts, made.vms) == (S.STARTED, ("host-0",), ())
+    assert world.lines("vm:a") == ()
+
+
+def test_an_empty_host_belongs_to_the_first_part_of_a_request() -> None:
+    """R61."""
+    world = World(*two_fault_domains(), scopes=(availability_set(),), hosts=("host-0",))
+    parts = world.plan(Request(cause="host-maintenance", hosts=("host-1", "host-0")))
+    assert [part.hosts for part in parts] == [("host-1", "host-0"), ("host-1",)]
+
+
+def test_fault_domains_of_one_scope_are_taken_one_after_the_other() -> None:
+    """R61: the parts share the id of the request."""
+    world = World(*two_fault_domains(), scopes=(availability_set(),))
+    first, second = world.plan(Request(cause="host-maintenance", hosts=("host-1", "host-2")))
+    assert (first.vms, first.state) == (("web-0", "web-2"), S.SCHEDULED)
+    assert (second.vms, second.state, second.not_before) == (("web-1",), S.QUEUED, None)
+    assert first.request_id == second.request_id == first.id
+    assert first.id != second.id
+    assert world.line("scope:web").resources == ("web-0", "web-2")
+
+
+def test_a_host_stays_together_unless_it_holds_two_fault_domains_of_a_scope() -> None:
+    """R61, R83."""
+    tenants = [
+        vm("web-1", scope="web", fault_domain=1),
+        vm("web-0", scope="web", fault_domain=0),
+        vm("db"),
+        vm("web-2", scope="web", fault_domain=1, host="host-2"),
+        vm("api", host="host-2"),
+    ]
+    groups = split(tenants, CAUSES["host-maintenance"], Source.PLATFORM, by_host=True)
+    assert names(groups) == [["web-0", "db"], ["web-1", "web-2", "api"]]
+
+
+def test_vms_named_one_by_one_are_grouped_by_fault_domain() -> None:
+    """R61."""
+    tenants = [vm("web-0", scope="web"), vm("web-1", scope="web", fault_domain=1), vm("db", fault_domain=1)]
+    groups = split(tenants, CAUSES["live-migration"], Source.PLATFORM, by_host=False)
+    assert names(groups) == [["web-0", "db"], ["web-1"]]
+
+
+def test_fault_domains_of_different_scopes_do_not_part_a_host() -> None:
+    """R61."""
+    tenants = [vm("web-0", scope="web", fault_domain=0), vm("api-1", scope="api", fault_domain=1)]
+    assert names(split(tenants, CAUSES["host-maintenance"], Source.PLATFORM, by_host=True)) == [["web-0", "api-1"]]
+
+
+@pytest.mark.parametrize(
+    ("cause", "source"), [("hardware-failure", Source.PLATFORM), ("host-maintenance", Source.USER)]
+)
+def test_neither_failures_nor_user_operations_are_taken_one_after_the_other(cause: str, source: Source) -> None:
+    """R61."""
+    tenants = list(two_fault_domains())
+    assert split(tenants, CAUSES[cause], source, by_host=True) == [tenants]
+
+
+@pytest.mark.parametrize("cause", ["user-restart", "user-redeploy", "spot-eviction", "predicted-failure"])
+def test_an_operation_on_single_vms_makes_one_maintenance_each(cause: str) -> None:
+    """R72, R87, R90."""
+    world = World(vm("a"), vm("b"))
+    assert [part.vms for part in world.plan(Request(cause=cause, vms=("b", "a")))] == [("b",), ("a",)]
+
+
+def test_the_same_operation_twice_on_one_vm_is_refused() -> None:
+    world = World(vm("a"), vm("b"))
+    pending = world.plan_one(Request(cause="user-restart", vms=("a",)))
+    with pytest.raises(Conflict, match=f"maintenance {pending.id} .* is pending for vm a") as caught:
+        world.plan(Request(cause="user-restart", vms=("a",)))
+    assert caught.value.details == {"id": pending.id}
+
+
+def test_the_eleventh_user_operation_is_refused_where_the_limit_is_ten() -> None:
+    """R88."""
+    tenants = [vm(f"web-{i}", scope="web") for i in range(12)]
+    world = World(*tenants, scopes=(availability_set(),), rules=Rules(user_operations_max=10))
+    pending = world.plan(Request(cause="user-restart", vms=tuple(each.name for each in tenants[:10])))
+    with pytest.raises(LimitExceeded, match=r"10 user operations are pending .* limit is 10") as caught:
+        world.plan(Request(cause="user-restart", vms=("web-10",)))
+    assert caught.value.details == {"limit": 10}
+    world.cancel(pending[0])
+    assert world.plan_one(Request(cause="user-restart", vms=("web-10",))).state is S.SCHEDULED
+
+
+def test_a_started_user_operation_no_longer_counts_for_the_limit() -> None:
+    """R88."""
+    world = World(
+        *(vm(f"web-{i}", scope="web") for i in range(2)),
+        scopes=(availability_set(),),
+        rules=Rules(user_operations_max=1),
+    )
+    first = world.plan_one(Request(cause="user-restart", vms=("web-0",)))
+    world.approve("web-1", world.event_of(first).id)
+    assert world.plan_one(Request(cause="user-restart", vms=("web-1",))).state is S.SCHEDULED
+
+
+def test_neither_other_scopes_nor_the_platform_count_for_the_limit() -> None:
+    """R88."""
+    world = World(vm("web-0", scope="web"), vm("db"), scopes=(availability_set(),), rules=Rules(user_operations_max=1))
+    states = [
+        world.plan_one(Request(cause=cause, vms=(name,))).state
+        for cause, name in [
+            ("live-migration", "web-0"),
+            ("user-restart", "web-0"),
+            ("predicted-failure", "web-0"),
+            ("user-restart", "db"),
+        ]
+    ]
+    assert states == [S.SCHEDULED] * 4
+
+
+def test_there_is_no_limit_of_user_operations_unless_one_is_set() -> None:
+    """R88."""
+    world = World(*(vm(f"web-{i}", scope="web") for i in range(20)), scopes=(availability_set(),))
+    made = world.plan(Request(cause="user-restart", vms=tuple(f"web-{i}" for i in range(20))))
+    assert {part.state for part in made} == {S.SCHEDULED}
