@@ -237,7 +237,17 @@ def _pace(settings: Settings) -> Pace:
 
 
 def _make_clock(settings: Settings, store: Store) -> Clock:
-    """The real clock, or a virtual one that goes on where the database stopped."""
+    """The real clock, or a virtual one that goes on where the database stopped.
+
+    Raises:
+        ConfigError: The database was used with the other kind: virtual time would make nonsense of real deadlines.
+    """
+    with store.write() as tx:
+        kind = tx.clock()
+        if kind not in (None, settings.clock):
+            msg = f"database {settings.database_url} was used with a {kind} clock: use another one, or --clock {kind}"
+            raise ConfigError(msg)
+        tx.keep_clock(settings.clock)
     if settings.clock == "real":
         return RealClock()
     start = settings.clock_start or VIRTUAL_START

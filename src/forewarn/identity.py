@@ -23,11 +23,10 @@ class Caller:
         channel: What it is shown.
         is_current: False once the inventory changed; a connection that holds this object must ask again.
         connections: How many it has open now.
-        memorised: How many of its requests the fast path has learnt.
         window_s, window_requests: For the limiter (R9): the current second, and its requests in it.
     """
 
-    __slots__ = ("channel", "connections", "is_current", "memorised", "scope", "vm", "window_requests", "window_s")
+    __slots__ = ("channel", "connections", "is_current", "scope", "vm", "window_requests", "window_s")
 
     def __init__(self, vm: VirtualMachine, scope: Scope | None, channel: Channel) -> None:
         self.vm = vm
@@ -35,7 +34,6 @@ class Caller:
         self.channel = channel
         self.is_current = True
         self.connections = 0
-        self.memorised = 0
         self.window_s = 0
         self.window_requests = 0
 

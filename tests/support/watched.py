@@ -7,10 +7,11 @@ routine, who has a vote and when the incarnation moves is said here once more, i
 from __future__ import annotations
 
 from collections import defaultdict
+from datetime import datetime
 
 from forewarn.core.causes import MINIMUM_NOTICE
 from forewarn.core.decision import Changes, Draft
-from forewarn.core.model import EntryKind, EventStatus, Maintenance, MaintenanceState, Source
+from forewarn.core.model import EntryKind, EventStatus, EventType, Maintenance, MaintenanceState, PowerState, Source
 from tests.support.world import Line, World
 
 __all__ = ["WatchedWorld"]
@@ -48,6 +49,7 @@ class Snapshot:
     """What there was before a commit."""
 
     def __init__(self, world: World) -> None:
+        self.vms = dict(world.vms)
         self.audiences = dict(world.audiences)
         self.maintenances = dict(world.maintenances)
         self.events = dict(world.events)
@@ -107,7 +109,7 @@ def check_lives(before: Snapshot, world: World) -> None:
 
 
 def check_events(before: Snapshot, world: World) -> None:
-    """R27, R30, R33, R34, R35, R40."""
+    """R27, R30, R33, R34, R35, R40, R55, R68, R70."""
     assert before.events.keys() <= world.events.keys()
     places = [(e.maintenance_id, e.audience, e.update_domain) for e in world.events.values()]
     assert len(places) == len(set(places)), "two events of a maintenance for one update domain"
@@ -118,7 +120,14 @@ def check_events(before: Snapshot, world: World) -> None:
         assert {world.vms[name].update_domain for name in event.resources} == {event.update_domain}
         was = before.events.get(event.id)
         if was is None:
+            enabled_at = world.audiences[event.audience].enabled_at
+            assert enabled_at is not None
+            assert enabled_at + world.rules.announce_delay <= world.now
+            assert {before.vms[name].power_state for name in event.resources} == {PowerState.RUNNING}
             continue
+        if was.approved_at is None and event.approved_at is not None:
+            assert was.is_listed
+            assert before.maintenances[event.maintenance_id].state is S.SCHEDULED
         assert was.is_listed or not event.is_listed, "an event came back"
         assert was.approved_at in {None, event.approved_at}
         assert (was.resources, was.audience, was.sequence) == (event.resources, event.audience, event.sequence)
@@ -150,12 +159,20 @@ def check_starts(before: Snapshot, world: World) -> None:
         assert maintenance.started_at == world.now
         assert maintenance.not_before is not None
         votes = [e for e in world.events_of(maintenance) if e.is_listed]
-        is_unanimous = bool(votes) and all(e.approved_at is not None for e in votes)
+        agreed_at = agreed(world, maintenance)
+        is_unanimous = agreed_at is not None and agreed_at + world.rules.start_delay <= world.now
         is_failure = maintenance.cause == "hardware-failure"
         assert maintenance.not_before <= world.now or is_unanimous or is_failure or maintenance.id in forced
         shown_from_nothing = votes and (was is None or was.state is S.QUEUED)
         by_policy = {e.approved_by for e in votes} == {"policy"}
         assert not shown_from_nothing or is_failure or by_policy or maintenance.force_reason is not None
+
+
+def agreed(world: World, maintenance: Maintenance) -> datetime | None:
+    """When the last vote came in; None while one is missing, or nobody has any."""
+    votes = [event.approved_at for event in world.events_of(maintenance) if event.is_listed]
+    given = [moment for moment in votes if moment is not None]
+    return max(given) if given and len(given) == len(votes) else None
 
 
 def check_notice(before: Snapshot, world: World) -> None:
@@ -193,7 +210,7 @@ def check_exclusion(world: World) -> None:
 
 
 def check_deadlines(world: World) -> None:
-    """What waits has a deadline in the future, or waits for something that is going on; what has ended has none."""
+    """R76, R83, R86: what waits has a deadline to come, or something goes on at its VMs; what has ended has none."""
     started = {vm for m in world.maintenances.values() if m.state is S.STARTED for vm in m.vms}
     for maintenance in world.maintenances.values():
         if maintenance.state is S.SCHEDULED and maintenance.due_at is None:
@@ -201,5 +218,10 @@ def check_deadlines(world: World) -> None:
         elif maintenance.state is S.SCHEDULED:
             assert maintenance.due_at is not None
             assert maintenance.due_at > world.now
+            assert maintenance.not_before is not None
+            assert maintenance.due_at <= maintenance.not_before
+            agreed_at = agreed(world, maintenance)
+            if agreed_at is not None and maintenance.type is not EventType.TERMINATE:
+                assert maintenance.due_at <= agreed_at + world.rules.start_delay
         elif maintenance.state is not S.STARTED:
             assert maintenance.due_at is None

@@ -11,7 +11,8 @@ can be made to show another VM's. A request that the app would answer with anyth
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -26,29 +27,42 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "HttpProtocol"]
 
 _CANDIDATE_BYTES_MAX = 2048
+_PIPELINE_MAX = 64
 
 
-def _refusal(status: str, text: str) -> bytes:
+class _Refusal(NamedTuple):
+    """An answer that no app gives; the lines with the time stand between the two parts (R8)."""
+
+    status: int
+    line: bytes
+    rest: bytes
+
+
+def _refusal(status: HTTPStatus, text: str) -> _Refusal:
     body = encode_error(text)
-    head = f"HTTP/1.1 {status}\r\ncontent-type: {CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    return head.encode() + body
+    head = f"content-type: {CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    return _Refusal(status, f"HTTP/1.1 {status} {status.phrase}\r\n".encode(), head.encode() + body)
 
 
-_MALFORMED = _refusal("400 Bad Request", "Bad request: . Malformed HTTP request")
-_TOO_LARGE = _refusal("431 Request Header Fields Too Large", "Request header fields too large")
-_TOO_SLOW = _refusal("408 Request Timeout", "Request timeout")
-_BUSY = _refusal("503 Service Unavailable", "Too many connections")
+_MALFORMED = _refusal(HTTPStatus.BAD_REQUEST, "Bad request: . Malformed HTTP request")
+_TOO_LARGE = _refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "Request header fields too large")
+_TOO_SLOW = _refusal(HTTPStatus.REQUEST_TIMEOUT, "Request timeout")
+_BUSY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections")
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, that also says whether it is in the middle of anything, and limits the size of headers.
+    """uvicorn's protocol, that also says whether it is in the middle of anything, and limits headers and pipelining.
 
     Attributes:
         is_receiving: Whether a request has begun and not yet arrived whole.
+        begun: How many requests have begun.
+        stays_open: Whether the last request leaves the connection open.
         header_size_bytes_max: Largest request line with headers.
     """
 
     is_receiving = False
+    begun = 0
+    stays_open = True
     header_size_bytes_max = 16 << 10
     _unparsed_bytes = 0
     _refusal = _MALFORMED
@@ -57,6 +71,13 @@ class HttpProtocol(HttpToolsProtocol):
     def is_idle(self) -> bool:
         """Whether no request is on its way in, being worked on, or waiting."""
         return not self.is_receiving and not self.pipeline and (self.cycle is None or self.cycle.response_complete)
+
+    @property
+    def is_answerable(self) -> bool:
+        """Whether an answer written now would be taken for that to the request on its way in, and not to an older one."""
+        if self._unparsed_bytes >= 0:
+            return self.cycle is None or self.cycle.response_complete
+        return not self.pipeline and not self.cycle.response_started
 
     def data_received(self, data: bytes) -> None:
         self._unparsed_bytes += len(data)
@@ -67,6 +88,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self.is_receiving = True
+        self.begun += 1
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -75,8 +97,12 @@ class HttpProtocol(HttpToolsProtocol):
             self._refusal = _TOO_LARGE
             msg = "headers are too large"
             raise ValueError(msg)  # the parser hands it on to `send_400_response`
-        self._unparsed_bytes = -(1 << 62)  # a body is counted by whoever reads it
+        if len(self.pipeline) >= _PIPELINE_MAX:
+            msg = "too many requests at once"
+            raise ValueError(msg)
         super().on_headers_complete()
+        self._unparsed_bytes = -(1 << 62)  # a body is counted by whoever reads it
+        self.stays_open = self.cycle.keep_alive
 
     def on_message_complete(self) -> None:
         self.is_receiving = False
@@ -86,10 +112,18 @@ class HttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._unset_keepalive_if_required()  # connections are closed by the sweep, which also knows the fast path
+        if self.flow.write_paused:
+            self.transport.pause_reading()  # see `Connection.pause_writing`; uvicorn has just resumed it
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature; our answer is JSON (R65)
-        self.transport.write(self._refusal)
-        self.transport.close()
+        """Refuse what cannot be read; what came before it is answered first, and the last answer closes."""
+        if self.is_answerable:
+            self.app_state["connection"].refuse(self._refusal)
+        elif self._unparsed_bytes >= 0:
+            self.cycle.keep_alive = False
+            self.is_receiving = False
+        else:
+            self.transport.close()
 
 
 class Connection(asyncio.Protocol):
@@ -138,13 +172,13 @@ class Connection(asyncio.Protocol):
         self.is_lost = False
         self.held: asyncio.Future[None] | None = None
         self.active_s = traffic.second
-        self.receiving_s: int | None = None
-        self.stuck_s: int | None = None
+        self.receiving_s: float | None = None
+        self.stuck_s: float | None = None
 
     # What the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a TCP server makes no other
+        transport = cast("asyncio.Transport", transport)  # uvloop's own is no subclass of it
         self._transport = transport
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if peername else ""
@@ -152,11 +186,12 @@ class Connection(asyncio.Protocol):
         if self.caller is None:
             self._find_caller()
         connections = self._server_state.connections
-        if len(connections) >= self._traffic.limits.connections_max or not self._count():
+        limits = self._traffic.limits
+        if len(connections) >= limits.connections_max or self._counted >= limits.connections_per_vm_max:
             self._traffic.connections_refused += 1
-            transport.write(_BUSY)
-            transport.close()
+            self.refuse(_BUSY)
             return
+        self._count(1)
         connections.add(self)  # type: ignore[arg-type] # the set holds whatever has a shutdown method
 
     def data_received(self, data: bytes) -> None:
@@ -180,20 +215,23 @@ class Connection(asyncio.Protocol):
         self._receive_slowly(data)
 
     def eof_received(self) -> bool:
-        """The client will send no more, but may wait for an answer that is being worked on: then give it, and close."""
+        """The client will send no more, but may wait for an answer that is being worked on: then give it, and close.
+
+        Most who do this are gone, so nothing is held for them any longer.
+        """
         inner = self._inner
         if inner is None or inner.is_receiving or inner.is_idle:
             return False
         inner.cycle.keep_alive = False
+        self._release()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
         if self in self._server_state.connections:  # type: ignore[comparison-overlap] # see connection_made
             self._server_state.connections.discard(self)  # type: ignore[arg-type] # see connection_made
-            self._uncount()
-        if self.held is not None and not self.held.done():
-            self.held.set_result(None)
+            self._count(-1)
+        self._release()
         if self._inner is not None:
             self._inner.connection_lost(exc)
 
@@ -206,27 +244,26 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.stuck_s = None
-        if not self._transport.is_closing():
+        inner = self._inner
+        if not self._transport.is_closing() and (inner is None or not inner.flow.read_paused):
             self._transport.resume_reading()
-        if self._inner is not None:
-            self._inner.resume_writing()
+        if inner is not None:
+            inner.resume_writing()
 
     # What the app calls
 
-    def learn(self, version: int, *, closes: bool) -> None:
+    def learn(self, version: int) -> None:
         """The request being answered was a plain GET of that version: answer its like from memory."""
-        caller = self.caller
-        if self._candidate is None or caller is None or self._candidate in self._traffic.memo:
-            return
-        if self._traffic.learn(self._candidate, version, closes=closes, memorised=caller.memorised):
-            caller.memorised += 1
+        caller, inner = self.caller, self._inner
+        if self._candidate is not None and caller is not None and inner is not None:
+            self._traffic.learn(self._candidate, version, closes=not inner.stays_open, vm=caller.vm.name)
 
     def current_caller(self) -> Caller | None:
         """The VM behind this connection, as the inventory has it now."""
-        if self.caller is None or not self.caller.is_current:
-            self._uncount()
+        if not self.is_lost and (self.caller is None or not self.caller.is_current):
+            self._count(-1)
             self._find_caller()
-            self._count()
+            self._count(1)
         return self.caller
 
     # What the server calls
@@ -237,23 +274,36 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         else:
             self._inner.cycle.keep_alive = False
+            self._release()
 
-    def sweep(self, second: int) -> None:
+    def abort(self) -> None:
+        """The service has waited long enough."""
+        self._transport.abort()
+
+    def refuse(self, refusal: _Refusal) -> None:
+        """Give that answer, and close."""
+        self._traffic.outcomes["other", "other", refusal.status] += 1
+        self._transport.write(refusal.line + self._traffic.stamp + refusal.rest)
+        self._transport.close()
+
+    def sweep(self, second: float) -> None:
         """Close what is overdue: a request that does not come to its end, an answer nobody takes, an idle connection."""
         limits = self._traffic.limits
         inner = self._inner
+        if self.stuck_s is None and self._transport.is_closing():
+            self.stuck_s = second  # what was written last is not taken either
         if self.stuck_s is not None and second - self.stuck_s > limits.request_timeout_s:
             self._transport.abort()
         elif inner is not None and inner.is_receiving:
             if self.receiving_s is None:
                 self.receiving_s = second
             elif second - self.receiving_s > limits.request_timeout_s:
-                self._transport.write(_TOO_SLOW)
-                self._transport.close()
+                self._give_up(inner)
         else:
             self.receiving_s = None
-            is_idle = inner is None or inner.is_idle
-            if is_idle and second - self.active_s > limits.idle_timeout_s:
+            if inner is not None and not inner.is_idle:
+                self.active_s = second
+            elif second - self.active_s > limits.idle_timeout_s:
                 self._transport.close()
 
     # The slow way
@@ -268,33 +318,34 @@ class Connection(asyncio.Protocol):
             inner.connection_made(self._transport)
             self._server_state.connections.discard(inner)  # this connection stands for it
         self.active_s = self._traffic.second
-        is_whole = inner.is_idle and data.endswith(b"\r\n\r\n") and data.count(b"\r\n\r\n") == 1
-        is_plain = is_whole and data.startswith(b"GET ") and len(data) <= _CANDIDATE_BYTES_MAX
-        self._candidate = data if is_plain else None
+        was_idle, begun = inner.is_idle, inner.begun
         inner.data_received(data)
+        is_one_request = was_idle and inner.begun == begun + 1 and not inner.is_receiving
+        self._candidate = data if is_one_request and len(data) <= _CANDIDATE_BYTES_MAX else None
+
+    def _release(self) -> None:
+        """End what is held."""
+        if self.held is not None and not self.held.done():
+            self.held.set_result(None)
+
+    def _give_up(self, inner: HttpProtocol) -> None:
+        if not self._transport.is_closing() and inner.is_answerable:
+            self.refuse(_TOO_SLOW)
+        else:
+            self._transport.close()
 
     def _find_caller(self) -> None:
         sockname: Any = self._transport.get_extra_info("sockname")
         self.local = sockname[0] if sockname else ""
         self.caller = self._identity.resolve(self.peer, self.local)
 
-    def _count(self) -> bool:
-        """Count this connection; False when its caller has too many."""
-        limit = self._traffic.limits.connections_per_vm_max
-        if self.caller is None:
-            self._traffic.unknown_connections += 1
-            if self._traffic.unknown_connections > limit:
-                self._traffic.unknown_connections -= 1
-                return False
-            return True
-        self.caller.connections += 1
-        if self.caller.connections > limit:
-            self.caller.connections -= 1
-            return False
-        return True
+    @property
+    def _counted(self) -> int:
+        """How many connections the caller has; unknown callers count together."""
+        return self._traffic.unknown_connections if self.caller is None else self.caller.connections
 
-    def _uncount(self) -> None:
+    def _count(self, by: int) -> None:
         if self.caller is None:
-            self._traffic.unknown_connections -= 1
+            self._traffic.unknown_connections += by
         else:
-            self.caller.connections -= 1
+            self.caller.connections += by

@@ -18,7 +18,6 @@ from forewarn.identity import Identity
 __all__ = ["MetadataServer"]
 
 _BACKLOG = 4096
-_TICK_S = 1.0
 
 
 class MetadataServer:
@@ -29,13 +28,19 @@ class MetadataServer:
         traffic: Shared by the connections.
         identity: Tells who calls.
         clock: For the Date header, and for when a VM last asked.
+        tick_s: How often the time is taken, and what is overdue looked for.
     """
 
-    def __init__(self, app: MetadataApp, traffic: Traffic, identity: Identity, clock: Clock) -> None:
+    def __init__(
+        self, app: MetadataApp, traffic: Traffic, identity: Identity, clock: Clock, tick_s: float = 1.0
+    ) -> None:
+        self.tick_s = tick_s
         self._traffic = traffic
         self._identity = identity
         self._clock = clock
-        self._config = Config(app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False)
+        self._config = Config(
+            app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False
+        )
         self._config.load()
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
@@ -47,6 +52,11 @@ class MetadataServer:
     def connections(self) -> int:
         """How many are open."""
         return len(self._state.connections)
+
+    @property
+    def open(self) -> list[Connection]:
+        """Those that are open."""
+        return [connection for connection in self._state.connections if isinstance(connection, Connection)]
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to accept on sockets that are bound already."""
@@ -65,13 +75,15 @@ class MetadataServer:
         for server in self._servers:
             server.close()
         self._identity.feed.wake_all()
-        for connection in list(self._state.connections):
+        for connection in self.open:
             connection.shutdown()
         deadline = asyncio.get_running_loop().time() + grace_s
         while self._state.connections and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)
         for task in list(self._state.tasks):
             task.cancel()
+        for connection in self.open:
+            connection.abort()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -83,7 +95,6 @@ class MetadataServer:
         """Once a second: the time in the headers, and the sweep."""
         loop = asyncio.get_running_loop()
         self._refresh()
-        for connection in list(self._state.connections):
-            if isinstance(connection, Connection):
-                connection.sweep(self._traffic.second)
-        self._timer = loop.call_later(_TICK_S, self._tick)
+        for connection in self.open:
+            connection.sweep(self._traffic.second)
+        self._timer = loop.call_later(self.tick_s, self._tick)

@@ -10,7 +10,7 @@ from email.utils import format_datetime
 __all__ = ["Limits", "Traffic"]
 
 _MEMO_MAX = 4096
-_MEMO_PER_CALLER_MAX = 8
+_MEMO_PER_VM_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,10 @@ class Traffic:
     """Shared by all connections.
 
     Attributes:
-        prefix: Start of a fast answer, up to and with the Date header; made anew each second.
+        stamp: The lines of an answer that tell the time and who we are; made anew each second.
+        prefix: Start of a fast answer, up to and with the stamp.
         now: The time as of the last second, for R69.
-        second: Whole seconds of a clock that never goes back, for time-outs.
+        second: Seconds of a clock that never goes back, as of the last tick, for time-outs.
         memo: Bytes of a whole request to its version's index and whether its connection is to be closed after it.
         fast: How many GETs the fast path answered, by version.
         outcomes: How many requests the app answered, by version, method and status.
@@ -54,11 +55,13 @@ class Traffic:
 
     def __init__(self, limits: Limits, versions: int) -> None:
         self.limits = limits
+        self.stamp = b""
         self.prefix = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.now: datetime | None = None
-        self.second = 0
+        self.second = 0.0
         self.memo: dict[bytes, tuple[int, bool]] = {}
+        self._taught: Counter[str] = Counter()
         self.fast = [0] * versions
         self.outcomes: Counter[tuple[str, str, int]] = Counter()
         self.unknown_callers = 0
@@ -69,22 +72,25 @@ class Traffic:
     def tick(self, now: datetime, monotonic_s: float) -> None:
         """Take over the time; called once a second, and when a virtual clock moves."""
         self.now = now
-        self.second = int(monotonic_s)
+        self.second = monotonic_s
         date = format_datetime(now, usegmt=True).encode()
-        self.prefix = b"HTTP/1.1 200 OK\r\ndate: " + date + b"\r\nserver: Forewarn\r\n"
+        self.stamp = b"date: " + date + b"\r\nserver: Forewarn\r\n"
+        self.prefix = b"HTTP/1.1 200 OK\r\n" + self.stamp
         self.headers = [(b"date", date), (b"server", b"Forewarn")]
 
-    def learn(self, request: bytes, version: int, *, closes: bool, memorised: int) -> bool:
+    def learn(self, request: bytes, version: int, *, closes: bool, vm: str) -> None:
         """Remember that these bytes ask for a plain document of that version.
 
-        One caller may add only a few, and when the memo is full it begins anew: nobody can make it grow, or keep others out.
-
-        Returns:
-            Whether it was remembered.
+        One VM may add only a few, and when the memo is full it begins anew: nobody can make it grow, or keep others out.
         """
-        if memorised >= _MEMO_PER_CALLER_MAX or self.limits.rate_limit_per_s is not None:
-            return False
+        if request in self.memo or self._taught[vm] >= _MEMO_PER_VM_MAX or self.limits.rate_limit_per_s is not None:
+            return
         if len(self.memo) >= _MEMO_MAX:
-            self.memo.clear()
+            self.forget()
+        self._taught[vm] += 1
         self.memo[request] = (version, closes)
-        return True
+
+    def forget(self) -> None:
+        """Begin the memo anew."""
+        self.memo.clear()
+        self._taught.clear()

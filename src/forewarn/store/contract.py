@@ -111,6 +111,10 @@ class Reader(Protocol):
         """The fingerprint of the inventory that was applied last."""
         ...
 
+    def clock(self) -> str | None:
+        """The kind of clock that the database is used with: ``real`` or ``virtual``; None while it is new."""
+        ...
+
 
 class Transaction(Reader, Protocol):
     """One write transaction: all of it is on disk when it ends, or none."""
@@ -157,6 +161,10 @@ class Transaction(Reader, Protocol):
 
     def replace_inventory(self, inventory: Inventory, fingerprint: str) -> None:
         """Make the declared state exactly this."""
+        ...
+
+    def keep_clock(self, kind: str) -> None:
+        """Remember the kind of clock."""
         ...
 
     def keep_outcome(self, outcome: Outcome) -> None:

@@ -157,5 +157,8 @@ class SqlReader:
     def fingerprint(self) -> str | None:
         return self._meta("inventory")
 
+    def clock(self) -> str | None:
+        return self._meta("clock")
+
     def _meta(self, key: str) -> str | None:
         return self._connection.execute(sa.select(t.meta.c.value).where(t.meta.c.key == key)).scalar()

@@ -181,6 +181,9 @@ class SqlTransaction(SqlReader):
                 self._connection.execute(sa.insert(table), content)
         self._upsert(t.meta, [{"key": "inventory", "value": fingerprint}])
 
+    def keep_clock(self, kind: str) -> None:
+        self._upsert(t.meta, [{"key": "clock", "value": kind}])
+
     def keep_outcome(self, outcome: Outcome) -> None:
         row = {
             "key": outcome.key,

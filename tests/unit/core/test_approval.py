@@ -90,6 +90,7 @@ def test_several_events_are_approved_at_once_and_repeats_count_once() -> None:
         EntryKind.STARTED,
     ]
     assert world.incarnation("scope:web") == 3
+    assert world.approve("web-0", first, first) == Approval(unchanged=(first,))
 
 
 def test_one_unknown_id_spoils_the_whole_list() -> None:

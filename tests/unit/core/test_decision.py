@@ -6,6 +6,7 @@ from forewarn.core.decision import Changes, Draft, Rules, State
 from forewarn.core.ending import cancel
 from forewarn.core.model import EntryKind, EventStatus, MaintenanceState
 from forewarn.core.planning import Request, plan
+from forewarn.core.service import disable, enable
 from forewarn.core.settlement import settle
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import an_event, availability_set, maintenance, vm
@@ -107,6 +108,25 @@ def test_a_document_lists_current_events_in_order_of_creation() -> None:
     world.force_start(made[2])
     assert [line.event_id for line in world.lines("vm:a")] == [world.event_of(each).id for each in made[1:]]
     assert [line.status for line in world.lines("vm:a")] == [EventStatus.SCHEDULED, EventStatus.STARTED]
+
+
+def test_the_order_in_which_events_were_loaded_does_not_matter() -> None:
+    """R28, R29."""
+    world = World(vm("a"))
+    made = [world.plan_one(Request(cause=f"user-{what}", vms=("a",))) for what in ("restart", "redeploy")]
+    world.events = dict(reversed(world.events.items()))
+    world.plan(Request(cause="live-migration", vms=("a",)))
+    assert [line.event_id for line in world.lines("vm:a")][:2] == [world.event_of(each).id for each in made]
+
+
+def test_disabled_and_enabled_in_one_decision_is_a_new_epoch() -> None:
+    """R45, R46: the incarnation does not count on, although the array changed."""
+    world = World(vm("a"))
+    world.plan(RESTART)
+    draft = world.draft()
+    enable(draft, disable(draft, draft.audiences["vm:a"]))
+    world.commit(draft)
+    assert (world.incarnation("vm:a"), world.audiences["vm:a"].epoch, world.lines("vm:a")) == (1, 2, ())
 
 
 def test_the_next_deadline_is_the_earliest_of_what_changed() -> None:

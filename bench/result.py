@@ -1,0 +1,82 @@
+"""What a part of the benchmark found."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["QUICK", "Effort", "Result", "Row", "median", "percentile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        rounds: Interleaved rounds over the sides of a comparison.
+        seconds: Of each side in each round.
+        changes: Changes whose way to the clients is timed.
+        polls: Long polls held at the same time.
+        due: Maintenances that fall due in the same second.
+        sizes: VMs in the inventory, smallest first.
+        hosts: Hosts on which a maintenance is scheduled, one after the other.
+    """
+
+    rounds: int = 5
+    seconds: float = 3.0
+    changes: int = 300
+    polls: int = 10_000
+    due: int = 1000
+    sizes: tuple[int, ...] = (1000, 10_000, 100_000)
+    hosts: int = 15
+
+
+QUICK = Effort(rounds=2, seconds=1.0, changes=60, polls=1000, due=200, sizes=(1000, 10_000), hosts=5)
+"""Enough to see that everything works."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        value: The figure, in `unit`.
+        target: What it is compared with; None where nothing was promised.
+        is_floor: Whether the target is the least, rather than the most, that is wanted.
+    """
+
+    what: str
+    value: float
+    unit: str
+    target: float | None = None
+    is_floor: bool = False
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the target is met; None without one."""
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.is_floor else self.value <= self.target
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """Rows for the table, and the raw numbers that they come from."""
+
+    title: str
+    rows: list[Row] = field(default_factory=list)
+    raw: dict[str, Any] = field(default_factory=dict)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest of `values` that `percent` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle one."""
+    return float(statistics.median(values))

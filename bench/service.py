@@ -1,0 +1,163 @@
+"""The child that is measured: the service exactly as `forewarn serve` runs it, and a line of JSON for each question.
+
+Settings come as JSON in the first argument. Questions come on stdin; when that ends, so does the service.
+
+What it adds: the moment of each commit (taken on the writer's thread when COMMIT has returned) and of each publication.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from forewarn.app import Service, configure_logging, run_service
+from forewarn.config import load_settings
+from forewarn.core.decision import Changes
+from forewarn.core.model import MaintenanceState
+from forewarn.core.planning import Request
+from forewarn.store.contract import Store, Transaction
+
+_BEGAN_S = time.monotonic()
+
+
+class _StampedStore:
+    """A store that remembers when its last commit had returned, by both clocks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.read = store.read
+        self.committed_s = 0.0
+        self.committed_at_s = 0.0
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        with self._store.write() as transaction:
+            yield transaction
+        self.committed_s, self.committed_at_s = time.monotonic(), time.time()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class Watch:
+    """Answers questions about the service it runs in."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._store = _StampedStore(service.store)
+        self._changes: list[dict[str, Any]] = []
+        self._starts: list[dict[str, float]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unread = b""
+        service.engine._store = self._store  # noqa: SLF001 - the one place to stand between the engine and its store
+        service.engine.listeners.append(self._notice)
+
+    def listen(self) -> None:
+        """Begin to take questions."""
+        os.set_blocking(sys.stdin.fileno(), False)
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._read)
+
+    def _notice(self, changes: Changes) -> None:
+        shown_s, shown_at_s = time.monotonic(), time.time()
+        for document in changes.documents[:1]:
+            self._changes.append(
+                {
+                    "incarnation": document.audience.incarnation,
+                    "committed_s": self._store.committed_s,
+                    "shown_s": shown_s,
+                }
+            )
+        for maintenance in changes.maintenances.values():
+            if maintenance.state is MaintenanceState.STARTED and maintenance.not_before is not None:
+                not_before_s = maintenance.not_before.timestamp()
+                self._starts.append(
+                    {"committed": self._store.committed_at_s - not_before_s, "shown": shown_at_s - not_before_s}
+                )
+
+    def _read(self) -> None:
+        piece = os.read(sys.stdin.fileno(), 1 << 16)
+        if not piece:
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        *lines, self._unread = (self._unread + piece).split(b"\n")
+        for line in lines:
+            task = asyncio.get_running_loop().create_task(self._answer(json.loads(line)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, question: dict[str, Any]) -> None:
+        name = question.pop("do")
+        say(**await getattr(self, f"_{name}")(**question))
+
+    async def _rss(self) -> dict[str, Any]:
+        gc.collect()
+        return {"rss_bytes": rss_bytes()}
+
+    async def _held(self) -> dict[str, Any]:
+        channels = self._service.feed._channels.values()  # noqa: SLF001 - nobody else wants to know
+        return {"held": sum(len(channel._waiters) for channel in channels)}  # noqa: SLF001 - as above
+
+    async def _changes_seen(self) -> dict[str, Any]:
+        return {"changes": self._changes}
+
+    async def _enable(self, vms: list[str]) -> dict[str, Any]:
+        for name in vms:
+            await self._service.engine.enable(f"vm:{name}", None)
+        return {}
+
+    async def _schedule(self, vms: list[str], lead_s: float) -> dict[str, Any]:
+        """One maintenance for each VM, all with the same NotBefore."""
+        engine = self._service.engine
+        not_before = (engine.clock.now() + timedelta(seconds=lead_s)).replace(microsecond=0)
+        for name in vms:
+            request = Request(cause="host-maintenance", vms=(name,), not_before=not_before, force_reason="benchmark")
+            await engine.schedule(request, actor="bench")
+        return {"left_s": (not_before - engine.clock.now()).total_seconds()}
+
+    async def _started(self) -> dict[str, Any]:
+        return {"starts": self._starts}
+
+
+def rss_bytes() -> int:
+    """Resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def say(**message: Any) -> None:  # noqa: ANN401 - JSON
+    """Print a line."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Run the service until stdin ends or SIGTERM comes."""
+    configure_logging()
+
+    def ready(service: Service) -> None:
+        answering_s = time.monotonic()
+        Watch(service).listen()
+        say(
+            metadata=service.metadata_urls,
+            control=service.control_url,
+            began_s=_BEGAN_S,
+            ready_s=answering_s,
+            rss_bytes=rss_bytes(),
+        )
+
+    run_service(load_settings(**json.loads(sys.argv[1])), ready)
+
+
+if __name__ == "__main__":
+    main()

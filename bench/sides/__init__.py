@@ -1,0 +1,1 @@
+"""What Forewarn is compared with: servers that answer the same bytes."""

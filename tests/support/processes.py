@@ -1,0 +1,110 @@
+"""Real processes of `forewarn`, started and ended by tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Served", "served", "wait_for"]
+
+FOREWARN = (sys.executable, "-m", "forewarn")
+_READY_S = 30
+_STOP_S = 10
+_COMMAND_S = 30
+
+
+@dataclass
+class Served:
+    """A `forewarn serve` that is ready.
+
+    Attributes:
+        process: Its process.
+        metadata_url: Where VMs ask.
+        control_url: Where operators ask.
+        prefix: What stands before a command that is to reach it, such as ``ip netns exec``.
+        environment: For commands that are to reach it.
+    """
+
+    process: subprocess.Popen[str]
+    metadata_url: str
+    control_url: str
+    prefix: tuple[str, ...]
+    environment: dict[str, str]
+
+    def forewarn(self, *arguments: str) -> Any:  # noqa: ANN401 - what the command printed, as JSON
+        """Run a command of the CLI with ``--json`` and hand back what it printed."""
+        command = [*self.prefix, *FOREWARN, *arguments, "--json"]
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=_COMMAND_S, env=self.environment
+        )
+        assert done.returncode == 0, f"{arguments}: {done.stderr}"
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+
+@contextmanager
+def served(
+    folder: Path, *arguments: str, prefix: Sequence[str] = (), metadata_listen: str = "127.0.0.1:0"
+) -> Iterator[Served]:
+    """`forewarn serve` with its files in `folder`, stopped by SIGTERM at the end."""
+    environment = os.environ | {"FOREWARN_STATE_DIR": str(folder), "NO_COLOR": "1"}
+    command = [
+        *prefix,
+        *FOREWARN,
+        "serve",
+        "--database-url",
+        f"sqlite:///{folder}/forewarn.db",
+        "--metadata-listen",
+        metadata_listen,
+        "--control-listen",
+        "127.0.0.1:0",
+        *arguments,
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=(folder / "serve.log").open("a"), text=True, env=environment
+    )
+    try:
+        line = _ready_line(process, folder)
+        urls = re.findall(r"https?://[^\s,]+", line)
+        environment["FOREWARN_CONTROL_URL"] = urls[-1]
+        yield Served(process, urls[0], urls[-1], tuple(prefix), environment)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(_STOP_S)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _ready_line(process: subprocess.Popen[str], folder: Path) -> str:
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        if selector.select(_READY_S):
+            line = process.stdout.readline()
+            if line:
+                return line
+    raise AssertionError("serve did not get ready: " + (folder / "serve.log").read_text())
+
+
+def wait_for(condition: Any, timeout_s: float = 10.0, pause_s: float = 0.05) -> Any:  # noqa: ANN401 - what it answers
+    """The first true answer of `condition`, asked again and again until the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, "it did not come to pass in time"
+        time.sleep(pause_s)
+    return answer

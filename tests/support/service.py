@@ -1,0 +1,259 @@
+"""A whole service in a thread of the test's process: real sockets, real store, uvloop.
+
+Tests stay plain functions and talk to it as VMs and operators do. What they look at inside (counts, the memo, who waits) is
+read across threads, which is safe for single attributes; whatever changes something runs on the service's own loop, by
+`Running.run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import uvloop
+
+from forewarn.app import Service
+from forewarn.config import load_settings
+from forewarn.core.model import EventType, Maintenance
+from forewarn.core.planning import Request
+from forewarn.endpoint.fastpath import Connection
+from forewarn.feed import Channel
+from tests.support.wire import LATEST, Wire, get
+
+__all__ = ["POOL", "Running", "Vm", "eventually", "running"]
+
+T = TypeVar("T")
+
+POOL = 400
+_START_S = 30
+_ANSWER_S = 20
+_TICK_S = 0.05
+
+
+@dataclass(frozen=True)
+class Vm:
+    """One VM of the inventory, and where it calls from."""
+
+    name: str
+    address: str
+
+
+def _pool() -> list[Vm]:
+    return [Vm(f"vm-{n}", f"127.0.{1 + n // 200}.{1 + n % 200}") for n in range(POOL)]
+
+
+def _web() -> list[Vm]:
+    return [Vm(f"Web_{n}", f"127.0.9.{1 + n}") for n in range(3)]
+
+
+def _inventory() -> str:
+    """A pool of standalone VMs, each on a host of its own, and an availability set of three."""
+    content = {
+        "hosts": [{"name": f"host-{vm.name}"} for vm in [*_pool(), *_web()]],
+        "scopes": [{"name": "web", "kind": "availability-set"}],
+        "vms": [
+            *({"name": vm.name, "host": f"host-{vm.name}", "addresses": [vm.address]} for vm in _pool()),
+            *(
+                {"name": vm.name, "host": f"host-{vm.name}", "addresses": [vm.address], "scope": "web", "fault_domain": n}
+                for n, vm in enumerate(_web())
+            ),
+        ],
+    }
+    return json.dumps(content)
+
+
+@dataclass
+class Running:
+    """A service that answers.
+
+    Attributes:
+        web: VMs of one availability set.
+        stranger: An address of no VM.
+    """
+
+    service: Service
+    loop: asyncio.AbstractEventLoop
+    web: list[Vm] = field(default_factory=_web)
+    stranger: str = "127.0.8.8"
+    _fresh: Iterator[Vm] = field(default_factory=lambda: iter(_pool()))
+    _ids: Iterator[int] = field(default_factory=count)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where VMs ask."""
+        parts = urlsplit(self.service.metadata_urls[0])
+        assert parts.hostname is not None
+        assert parts.port is not None
+        return parts.hostname, parts.port
+
+    @property
+    def url(self) -> str:
+        """Where VMs ask, as a URL."""
+        return self.service.metadata_urls[0]
+
+    def vm(self) -> Vm:
+        """A VM that no test has used yet."""
+        return next(self._fresh)
+
+    def wire(self, vm: Vm | str) -> Wire:
+        """A connection of that VM, or from that address."""
+        return Wire(self.address, vm if isinstance(vm, str) else vm.address)
+
+    def operator(self) -> httpx.Client:
+        """A client of the control API, with the operator's token."""
+        headers = {"authorization": f"Bearer {self.service.tokens.operator}"}
+        return httpx.Client(base_url=self.service.control_url, headers=headers, timeout=_ANSWER_S, trust_env=False)
+
+    # What happens
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the service's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(_ANSWER_S)
+
+    def do(self, function: Callable[[], T]) -> T:
+        """Call a function on the service's loop."""
+
+        async def call() -> T:
+            return function()
+
+        return self.run(call())
+
+    def enable(self, vm: Vm) -> None:
+        """Let the VM ask for the first time."""
+        with self.wire(vm) as wire:
+            assert wire.ask(get()).status == 200
+
+    def schedule(self, vm: Vm, event_type: EventType = EventType.FREEZE, cause: str = "host-maintenance") -> Maintenance:
+        """A maintenance for that VM, announced."""
+        request = Request(cause=cause, type=event_type, vms=(vm.name,))
+        return self.run(self.service.engine.schedule(request, actor="operator:test"))[0]
+
+    def event(self, vm: Vm) -> str:
+        """The id of an event that the VM, enabled for it if need be, is shown."""
+        if not self.channel(vm).is_enabled:
+            self.enable(vm)
+        self.schedule(vm)
+        with self.wire(vm) as wire:
+            events = wire.ask(get()).json["Events"]
+        return str(events[-1]["EventId"])
+
+    def is_approved(self, event_id: str) -> bool:
+        """Whether somebody approved that event."""
+        with self.operator() as operator:
+            page = operator.get("/v1/events", params={"all": True, "limit": 1000}).json()
+        return any(item["id"] == event_id and item["approved_at"] is not None for item in page["items"])
+
+    # What is inside
+
+    def channel(self, vm: Vm) -> Channel:
+        """What the VM is shown."""
+        return self.do(lambda: self._channel(vm))
+
+    def _channel(self, vm: Vm) -> Channel:
+        caller = self.service.identity.resolve(vm.address, "")
+        assert caller is not None
+        return caller.channel
+
+    def held(self, vm: Vm) -> int:
+        """How many requests wait for a change of what the VM is shown."""
+        channel = self.channel(vm)
+        return self.do(lambda: len(channel._waiters))
+
+    def fast(self, version: str = LATEST) -> int:
+        """How many GETs of that version the hot path answered."""
+        names = [row.name for row in self.service.feed.versions]
+        return self.service.traffic.fast[names.index(version)]
+
+    def forget(self) -> None:
+        """Empty the memo of the hot path."""
+        self.do(self.service.traffic.forget)
+
+    def connections(self) -> list[Connection]:
+        """Those that are open."""
+        return self.do(lambda: [c for c in self.service.endpoint.open if isinstance(c, Connection)])
+
+
+def eventually(is_so: Callable[[], bool], within_s: float = 5.0) -> bool:
+    """Whether it becomes so in time."""
+    deadline = time.monotonic() + within_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+class _Runner(threading.Thread):
+    """Runs the service until `stop`."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        super().__init__(daemon=True)
+        self._folder = folder
+        self._settings = settings
+        self._stopping: asyncio.Event | None = None
+        self._error: BaseException | None = None
+        self._ready = threading.Event()
+        self._running: Running | None = None
+
+    def run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - handed to the test's thread
+            self._error = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        path = self._folder / "inventory.json"
+        path.write_text(_inventory())
+        settings: dict[str, Any] = {
+            "database_url": f"sqlite:///{self._folder}/forewarn.db",
+            "state_dir": self._folder,
+            "inventory": path,
+            "metadata_listen": "127.0.0.1:0",
+            "control_listen": "127.0.0.1:0",
+        }
+        service = Service(load_settings(**(settings | self._settings)))
+        service.endpoint.tick_s = _TICK_S
+        self._stopping = asyncio.Event()
+        async with service.running():
+            self._running = Running(service, asyncio.get_running_loop())
+            self._ready.set()
+            await self._stopping.wait()
+
+    def wait_ready(self) -> Running:
+        assert self._ready.wait(_START_S), "the service did not start in time"
+        if self._error is not None:
+            raise self._error
+        assert self._running is not None
+        return self._running
+
+    def stop(self) -> None:
+        if self._running is not None and self._stopping is not None and self.is_alive():
+            self._running.loop.call_soon_threadsafe(self._stopping.set)
+        self.join(_START_S)
+        assert not self.is_alive(), "the service did not stop in time"
+        if self._error is not None:
+            raise self._error
+
+
+@contextmanager
+def running(folder: Path, **settings: Any) -> Iterator[Running]:  # noqa: ANN401 - settings are of any kind
+    """A service with its files in `folder`, stopped at the end."""
+    runner = _Runner(folder, settings)
+    runner.start()
+    try:
+        yield runner.wait_ready()
+    finally:
+        runner.stop()
