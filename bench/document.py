@@ -43,6 +43,7 @@ def service_child(folder: Path, log: Path, **settings: object) -> Child:
         "control_listen": "127.0.0.1:0",
         **settings,
     }
+    flags = {name: value for name, value in flags.items() if value is not None}
     return python_child("bench.service", json.dumps(flags), core=SERVER_CORE, log=log)
 
 

@@ -24,7 +24,7 @@ from forewarn.app import Service, configure_logging, run_service
 from forewarn.config import load_settings
 from forewarn.core.decision import Changes
 from forewarn.core.model import MaintenanceState
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from forewarn.store.contract import Store, Transaction
 
 _BEGAN_S = time.monotonic()
@@ -56,7 +56,7 @@ class Watch:
         self._service = service
         self._store = _StampedStore(service.store)
         self._changes: list[dict[str, Any]] = []
-        self._starts: list[dict[str, float]] = []
+        self._starts: dict[str, dict[str, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._unread = b""
         service.engine._store = self._store  # noqa: SLF001 - the one place to stand between the engine and its store
@@ -80,9 +80,8 @@ class Watch:
         for maintenance in changes.maintenances.values():
             if maintenance.state is MaintenanceState.STARTED and maintenance.not_before is not None:
                 not_before_s = maintenance.not_before.timestamp()
-                self._starts.append(
-                    {"committed": self._store.committed_at_s - not_before_s, "shown": shown_at_s - not_before_s}
-                )
+                late = {"committed": self._store.committed_at_s - not_before_s, "shown": shown_at_s - not_before_s}
+                self._starts.setdefault(maintenance.id, late)
 
     def _read(self) -> None:
         piece = os.read(sys.stdin.fileno(), 1 << 16)
@@ -111,11 +110,6 @@ class Watch:
     async def _changes_seen(self) -> dict[str, Any]:
         return {"changes": self._changes}
 
-    async def _enable(self, vms: list[str]) -> dict[str, Any]:
-        for name in vms:
-            await self._service.engine.enable(f"vm:{name}", None)
-        return {}
-
     async def _schedule(self, vms: list[str], lead_s: float) -> dict[str, Any]:
         """One maintenance for each VM, all with the same NotBefore."""
         engine = self._service.engine
@@ -126,7 +120,7 @@ class Watch:
         return {"left_s": (not_before - engine.clock.now()).total_seconds()}
 
     async def _started(self) -> dict[str, Any]:
-        return {"starts": self._starts}
+        return {"starts": list(self._starts.values())}
 
 
 def rss_bytes() -> int:

@@ -40,7 +40,7 @@ from forewarn.ids import RandomIds
 from forewarn.metrics import Metrics
 from forewarn.scheduler import Pace, Scheduler
 from forewarn.store import SqlStore
-from forewarn.store.contract import Reader, Store
+from forewarn.store.contract import Store
 from forewarn.wire.inventory import fingerprint, parse_inventory
 
 __all__ = ["Service", "configure_logging", "parse_listen", "run_service", "serve"]
@@ -154,7 +154,7 @@ class Service:
     async def _load(self) -> None:
         """Fill the memory from the store, and apply the inventory file if it is another than last time."""
         await self.engine.recover()
-        mark = await self.engine.read(Reader.fingerprint)
+        mark = await self.engine.read(lambda reader: reader.fingerprint())
         if self._inventory is not None:
             if mark != fingerprint(self._inventory):
                 inventory = parse_inventory(self._inventory)

@@ -23,6 +23,7 @@ from forewarn.core.decision import Changes, Draft, Rules, State
 from forewarn.core.inventory import Inventory, InventoryChange, apply_inventory
 from forewarn.core.model import Audience, EntryKind, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.core.progress import Failure, Progress, Retry, advance
+from forewarn.core.request import Request
 from forewarn.errors import IdempotencyMismatch, NotFound
 from forewarn.feed import Feed
 from forewarn.identity import Identity
@@ -121,7 +122,7 @@ class Engine:
 
     # Operators
 
-    async def schedule(self, request: planning.Request, *, actor: str, key: Key | None = None) -> list[Maintenance]:
+    async def schedule(self, request: Request, *, actor: str, key: Key | None = None) -> list[Maintenance]:
         """Carry out a request; see `planning.plan` for what it raises."""
 
         def load(tx: Transaction) -> State:

@@ -115,11 +115,6 @@ class Feed:
             self.channel(document.audience.key).show(document, self._render(document))
             self.documents_published += 1
 
-    def wake_all(self) -> None:
-        """Release every held request: the service stops."""
-        for channel in self._channels.values():
-            channel.wake()
-
     def asked(self) -> dict[str, datetime]:
         """When each enabled audience last asked, as far as known in this process."""
         return {key: c.asked_at for key, c in self._channels.items() if c.asked_at is not None and c.is_enabled}

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from forewarn.core.decision import Rules
 from forewarn.core.model import Event, Maintenance, MaintenanceState, PowerState, Scope, ScopeKind, VirtualMachine
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from forewarn.errors import BelowMinimumNotice, Conflict, IllegalTransition
 from tests.support.watched import WatchedWorld
 from tests.support.world import NOW, Line, minutes

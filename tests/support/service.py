@@ -1,8 +1,8 @@
 """A whole service in a thread of the test's process: real sockets, real store, uvloop.
 
-Tests stay plain functions and talk to it as VMs and operators do. What they look at inside (counts, the memo, who waits) is
-read across threads, which is safe for single attributes; whatever changes something runs on the service's own loop, by
-`Running.run`.
+Tests stay plain functions and talk to it as VMs and operators do. What they look at inside (counts, the memo, who
+waits) is read across threads, which is safe for single attributes; whatever changes something runs on the service's own
+loop, by `Running.run`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import uvloop
 from forewarn.app import Service
 from forewarn.config import load_settings
 from forewarn.core.model import EventType, Maintenance
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from forewarn.endpoint.fastpath import Connection
 from forewarn.feed import Channel
 from tests.support.wire import LATEST, Wire, get
 
-__all__ = ["POOL", "Running", "Vm", "eventually", "running"]
+__all__ = ["POOL", "Running", "Vm", "eventually", "inventory", "running"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,7 @@ POOL = 400
 _START_S = 30
 _ANSWER_S = 20
 _TICK_S = 0.05
+_LOOK_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,19 @@ def _web() -> list[Vm]:
     return [Vm(f"Web_{n}", f"127.0.9.{1 + n}") for n in range(3)]
 
 
-def _inventory() -> str:
+def inventory() -> dict[str, Any]:
     """A pool of standalone VMs, each on a host of its own, and an availability set of three."""
-    content = {
-        "hosts": [{"name": f"host-{vm.name}"} for vm in [*_pool(), *_web()]],
+    vms = [_declared(vm) for vm in _pool()]
+    vms += [_declared(vm) | {"scope": "web", "fault_domain": n} for n, vm in enumerate(_web())]
+    return {
+        "hosts": [{"name": vm["host"]} for vm in vms],
         "scopes": [{"name": "web", "kind": "availability-set"}],
-        "vms": [
-            *({"name": vm.name, "host": f"host-{vm.name}", "addresses": [vm.address]} for vm in _pool()),
-            *(
-                {"name": vm.name, "host": f"host-{vm.name}", "addresses": [vm.address], "scope": "web", "fault_domain": n}
-                for n, vm in enumerate(_web())
-            ),
-        ],
+        "vms": vms,
     }
-    return json.dumps(content)
+
+
+def _declared(vm: Vm) -> dict[str, Any]:
+    return {"name": vm.name, "host": f"host-{vm.name}", "addresses": [vm.address]}
 
 
 @dataclass
@@ -133,9 +133,9 @@ class Running:
         with self.wire(vm) as wire:
             assert wire.ask(get()).status == 200
 
-    def schedule(self, vm: Vm, event_type: EventType = EventType.FREEZE, cause: str = "host-maintenance") -> Maintenance:
+    def schedule(self, vm: Vm, event_type: EventType = EventType.FREEZE) -> Maintenance:
         """A maintenance for that VM, announced."""
-        request = Request(cause=cause, type=event_type, vms=(vm.name,))
+        request = Request(cause="host-maintenance", type=event_type, vms=(vm.name,))
         return self.run(self.service.engine.schedule(request, actor="operator:test"))[0]
 
     def event(self, vm: Vm) -> str:
@@ -185,12 +185,11 @@ class Running:
 
 def eventually(is_so: Callable[[], bool], within_s: float = 5.0) -> bool:
     """Whether it becomes so in time."""
-    deadline = time.monotonic() + within_s
-    while not is_so():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
+    for _ in range(int(within_s / _LOOK_S)):
+        if is_so():
+            return True
+        time.sleep(_LOOK_S)
+    return is_so()
 
 
 class _Runner(threading.Thread):
@@ -216,7 +215,7 @@ class _Runner(threading.Thread):
 
     async def _serve(self) -> None:
         path = self._folder / "inventory.json"
-        path.write_text(_inventory())
+        path.write_text(json.dumps(inventory()))
         settings: dict[str, Any] = {
             "database_url": f"sqlite:///{self._folder}/forewarn.db",
             "state_dir": self._folder,

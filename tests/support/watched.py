@@ -162,9 +162,10 @@ def check_starts(before: Snapshot, world: World) -> None:
         agreed_at = agreed(world, maintenance)
         is_unanimous = agreed_at is not None and agreed_at + world.rules.start_delay <= world.now
         is_failure = maintenance.cause == "hardware-failure"
-        assert maintenance.not_before <= world.now or is_unanimous or is_failure or maintenance.id in forced
-        shown_from_nothing = votes and (was is None or was.state is S.QUEUED)
         by_policy = {e.approved_by for e in votes} == {"policy"}
+        is_free = is_unanimous or is_failure or by_policy
+        assert maintenance.not_before <= world.now or is_free or maintenance.id in forced
+        shown_from_nothing = votes and (was is None or was.state is S.QUEUED)
         assert not shown_from_nothing or is_failure or by_policy or maintenance.force_reason is not None
 
 

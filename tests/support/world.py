@@ -26,8 +26,9 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
-from forewarn.core.planning import Request, plan
+from forewarn.core.planning import plan
 from forewarn.core.progress import Failure, Progress, Retry
+from forewarn.core.request import Request
 from forewarn.core.service import disable, enable
 from forewarn.core.settlement import force_start, settle
 

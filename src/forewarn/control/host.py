@@ -7,7 +7,7 @@ from datetime import timedelta
 from fastapi import APIRouter
 
 from forewarn.control.context import Actor, ContextOf, IdempotencyKey, show_all
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from forewarn.store.contract import Reader
 from forewarn.wire.control import FailureIn, HostOut, MaintenanceOut, PageOut, PredictionIn
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from forewarn.control.context import Actor, Context, ContextOf, IdempotencyKey, show_all
 from forewarn.core.model import VirtualMachine, audience_key
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from forewarn.engine import Key
 from forewarn.errors import NotFound
 from forewarn.store.contract import Reader

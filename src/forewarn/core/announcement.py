@@ -16,19 +16,20 @@ from forewarn.core.model import (
     Audience,
     EntryKind,
     Event,
-    EventType,
     Maintenance,
     PowerState,
     Scope,
     ScopeKind,
-    Source,
     VirtualMachine,
     audience_key,
 )
 
-__all__ = ["announce", "ceil_to_second", "is_announcing", "makes_event"]
+__all__ = ["POLICY", "announce", "ceil_to_second", "is_announcing", "makes_event"]
 
-_USER_OPERATION_TYPES = frozenset({EventType.REBOOT, EventType.REDEPLOY})
+POLICY = "policy"
+"""Who approves where a scope lets user operations pass (X5)."""
+
+_POLICY_CAUSES = frozenset({"user-restart", "user-redeploy"})
 
 
 def ceil_to_second(moment: datetime) -> datetime:
@@ -74,7 +75,7 @@ def announce(draft: Draft, maintenance: Maintenance, *, is_new: bool) -> Mainten
         announced = draft.step(announced, Trigger.ANNOUNCE, is_new=is_new, reason=maintenance.force_reason)
     for event in events:
         if event.is_approved:
-            draft.note(EntryKind.APPROVED, actor="policy", maintenance_id=maintenance.id, event_id=event.id)
+            draft.note(EntryKind.APPROVED, actor=POLICY, maintenance_id=maintenance.id, event_id=event.id)
     return announced
 
 
@@ -104,8 +105,7 @@ def _make_event(
     draft: Draft, maintenance: Maintenance, key: str, update_domain: int, vms: list[VirtualMachine]
 ) -> Event:
     scope = draft.scopes[vms[0].scope] if vms[0].scope is not None else None
-    is_user_operation = maintenance.source is Source.USER and maintenance.type in _USER_OPERATION_TYPES
-    is_approved = scope is not None and scope.approves_user_operations and is_user_operation
+    is_approved = scope is not None and scope.approves_user_operations and maintenance.cause in _POLICY_CAUSES
     return Event(
         id=draft.new_id("event"),
         sequence=draft.new_sequence(),
@@ -115,5 +115,5 @@ def _make_event(
         resources=tuple(vm.name for vm in vms),
         is_iaas=scope is None or scope.kind is not ScopeKind.CLOUD_SERVICE,
         approved_at=draft.now if is_approved else None,
-        approved_by="policy" if is_approved else None,
+        approved_by=POLICY if is_approved else None,
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from forewarn.core.lifecycle import LEDGER_KIND, EVENT_STATUS, Trigger, step
+from forewarn.core.lifecycle import EVENT_STATUS, LEDGER_KIND, Trigger, step
 from forewarn.core.model import (
     Audience,
     Entry,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from forewarn.core.decision import Draft
 from forewarn.core.lifecycle import Trigger
 from forewarn.core.model import EntryKind, EventType, Maintenance, MaintenanceState, PowerState
+from forewarn.core.service import withdraw
 from forewarn.errors import Conflict, InvalidRequest
 
 __all__ = ["cancel", "complete", "extra_impact", "fail", "impact"]
@@ -72,19 +73,30 @@ def complete(draft: Draft, maintenance: Maintenance, *, reason: str | None = Non
     """
     completed = draft.step(maintenance, Trigger.COMPLETE, reason=reason)
     if completed.cause in _MOVES_AWAY:
-        _cancel_pending(draft, completed, "the VM was redeployed before", only_cause="predicted-failure")
+        for other in _pending_beside(draft, completed):
+            if other.cause == "predicted-failure" and set(other.vms) <= set(completed.vms):
+                draft.step(other, Trigger.CANCEL, reason="the VM was redeployed before")
     gone = _POWER_STATE_AFTER.get(completed.type)
     if gone is not None:
-        for name in completed.vms:
-            draft.put(replace(draft.vms[name], power_state=gone))
-            draft.note(EntryKind.VM_CHANGED, vm=name, maintenance_id=completed.id, reason=gone.value)
-        _cancel_pending(draft, completed, f"the VM is {gone}")
+        _take_away(draft, completed, gone)
     return completed
 
 
-def _cancel_pending(draft: Draft, ended: Maintenance, reason: str, *, only_cause: str | None = None) -> None:
-    for other in draft.neighbours(ended):
-        is_pending = other.state in {MaintenanceState.QUEUED, MaintenanceState.SCHEDULED}
-        is_meant = only_cause is None or other.cause == only_cause
-        if is_pending and is_meant and set(other.vms) <= set(ended.vms):
-            draft.step(other, Trigger.CANCEL, reason=reason)
+def _take_away(draft: Draft, ended: Maintenance, gone: PowerState) -> None:
+    """The VMs are gone: what was planned for them alone is canceled, and nobody waits for their votes any more."""
+    for name in ended.vms:
+        draft.put(replace(draft.vms[name], power_state=gone))
+        draft.note(EntryKind.VM_CHANGED, vm=name, maintenance_id=ended.id, reason=gone.value)
+    vms = set(ended.vms)
+    for other in _pending_beside(draft, ended):
+        if not other.hosts and set(other.vms) <= vms:
+            draft.step(other, Trigger.CANCEL, reason=f"the VM is {gone}")
+            continue
+        for event in draft.events_of(other.id):
+            if event.is_listed and set(event.resources) <= vms:
+                withdraw(draft, event)
+
+
+def _pending_beside(draft: Draft, ended: Maintenance) -> list[Maintenance]:
+    pending = {MaintenanceState.QUEUED, MaintenanceState.SCHEDULED}
+    return [other for other in draft.neighbours(ended) if other.state in pending]

@@ -5,6 +5,7 @@ All are frozen values; a change makes a new one with `dataclasses.replace`. Time
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -63,6 +64,8 @@ class MaintenanceState(StrEnum):
     CANCELED = "canceled"
     FAILED = "failed"
 
+
+_SIZE = re.compile(r"(?:standard|basic)_([a-z]+)", re.IGNORECASE)
 
 ACTIVE_STATES = frozenset({MaintenanceState.QUEUED, MaintenanceState.SCHEDULED, MaintenanceState.STARTED})
 """States from which a maintenance can still change."""
@@ -169,13 +172,8 @@ class VirtualMachine:
     @property
     def size_series(self) -> str:
         """Upper-case letters that name the size's family: ``"NC"`` for ``Standard_NC6``; ``""`` when unknown."""
-        _, _, tail = self.size.rpartition("Standard_") if "Standard_" in self.size else self.size.partition("Basic_")
-        letters = ""
-        for char in tail:
-            if not char.isalpha():
-                break
-            letters += char.upper()
-        return letters
+        match = _SIZE.match(self.size)
+        return match[1].upper() if match is not None else ""
 
     @property
     def is_spot(self) -> bool:

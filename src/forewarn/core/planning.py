@@ -6,11 +6,10 @@ ones queued (R61), and one for each VM where the operation concerns a single VM.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import replace
 
-from forewarn.core.announcement import announce, makes_event
-from forewarn.core.causes import CAUSES, MINIMUM_NOTICE, TERMINATE_NOTICE_MAX, Cause, Profile
+from forewarn.core.announcement import announce
+from forewarn.core.causes import CAUSES, Cause
 from forewarn.core.conflicts import duplicate_of, must_queue
 from forewarn.core.decision import Draft
 from forewarn.core.lifecycle import Trigger
@@ -20,39 +19,16 @@ from forewarn.core.model import (
     Maintenance,
     MaintenanceState,
     PowerState,
+    ScopeKind,
     Source,
     VirtualMachine,
 )
-from forewarn.errors import BelowMinimumNotice, Conflict, InvalidRequest, LimitExceeded, NotFound
+from forewarn.core.notice import choose_notice
+from forewarn.core.request import Request
+from forewarn.core.waves import split
+from forewarn.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
 
-__all__ = ["Request", "minimum_notice", "plan", "split"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What somebody asks for. None means the default of the cause (1.12).
-
-    Attributes:
-        cause: Name of a row of `CAUSES`.
-        notice: From announcement to NotBefore; not together with `not_before`.
-        not_before: A moment for NotBefore.
-        impact: What will really happen, where a Reboot turns out as a Freeze (R81).
-        hosts: Every running VM of these hosts is meant.
-        vms: These VMs are meant.
-        force_reason: Why the minimum notice may be undercut.
-    """
-
-    cause: str
-    type: EventType | None = None
-    source: Source | None = None
-    description: str | None = None
-    duration_s: int | None = None
-    impact: EventType | None = None
-    notice: timedelta | None = None
-    not_before: datetime | None = None
-    hosts: tuple[str, ...] = ()
-    vms: tuple[str, ...] = ()
-    force_reason: str | None = None
+__all__ = ["plan"]
 
 
 def plan(draft: Draft, request: Request) -> list[Maintenance]:
@@ -86,44 +62,6 @@ def plan(draft: Draft, request: Request) -> list[Maintenance]:
     return made
 
 
-def split(
-    vms: list[VirtualMachine], cause: Cause, source: Source, *, by_host: bool
-) -> list[list[VirtualMachine]]:
-    """Divide VMs into the groups that each start together.
-
-    A host's VMs stay together, unless they lie in different fault domains of one scope. Groups are filled in the order given.
-
-    Spec: R61
-    """
-    if not vms or not (cause.is_per_vm or cause.is_routine):
-        return [vms]
-    if cause.is_per_vm:
-        return [[vm] for vm in vms]
-    if source is not Source.PLATFORM:
-        return [vms]
-    units: dict[object, list[VirtualMachine]] = {}
-    for vm in vms:
-        units.setdefault(vm.host if by_host else vm.name, []).append(vm)
-    waves: list[list[VirtualMachine]] = []
-    for unit in units.values():
-        pieces = [unit] if _is_together(unit) else _by_fault_domain(unit)
-        for piece in pieces:
-            home = next((wave for wave in waves if _is_together([*wave, *piece])), None)
-            if home is None:
-                waves.append(list(piece))
-            else:
-                home.extend(piece)
-    return waves
-
-
-def minimum_notice(cause: Cause, event_type: EventType, vms: list[VirtualMachine]) -> timedelta:
-    """The least notice for that operation on those VMs (R71, R91)."""
-    if cause.profile == Profile.TERMINATE:
-        timeouts = [vm.terminate_notification.not_before_timeout for vm in vms if vm.terminate_notification.enable]
-        return max(timeouts, default=MINIMUM_NOTICE[event_type])
-    return MINIMUM_NOTICE[event_type]
-
-
 def _affected(draft: Draft, request: Request) -> list[VirtualMachine]:
     if bool(request.hosts) == bool(request.vms):
         msg = "name hosts or VMs, and not both"
@@ -140,9 +78,17 @@ def _affected(draft: Draft, request: Request) -> list[VirtualMachine]:
             msg = f"vm {name!r} is {draft.vms[name].power_state}: nothing can happen to it"
             raise Conflict(msg, vm=name)
     if request.vms:
-        return [draft.vms[name] for name in dict.fromkeys(request.vms)]
-    on_hosts = [vm for vm in draft.vms.values() if vm.host in request.hosts and vm.power_state is PowerState.RUNNING]
-    return sorted(on_hosts, key=lambda vm: (request.hosts.index(vm.host), vm.name))
+        affected = [draft.vms[name] for name in dict.fromkeys(request.vms)]
+    else:
+        order = {host: number for number, host in reversed(list(enumerate(request.hosts)))}
+        there = [vm for vm in draft.vms.values() if vm.host in order and vm.power_state is PowerState.RUNNING]
+        affected = sorted(there, key=lambda vm: (order[vm.host], vm.name))
+    return [replace(vm, scope=None) if _is_alone(draft, vm) else vm for vm in affected]
+
+
+def _is_alone(draft: Draft, vm: VirtualMachine) -> bool:
+    """Whether its scope only says that it has none."""
+    return vm.scope is not None and draft.scopes[vm.scope].kind is ScopeKind.STANDALONE
 
 
 def _check_type(request: Request, cause: Cause) -> EventType:
@@ -157,6 +103,9 @@ def _check_type(request: Request, cause: Cause) -> EventType:
     if request.duration_s is not None and request.duration_s < -1:
         msg = f"duration is {request.duration_s} s: expected seconds, 0 for no interruption, or -1 for unknown"
         raise InvalidRequest(msg, duration_s=request.duration_s)
+    if cause.is_immediate and (request.notice is not None or request.not_before is not None):
+        msg = f"a {cause.name} has happened already: it can have neither a notice nor a NotBefore"
+        raise InvalidRequest(msg, cause=cause.name)
     return event_type
 
 
@@ -182,7 +131,7 @@ def _make(  # noqa: PLR0913 - the parts of one new value
         duration_s=default_duration_s if request.duration_s is None else request.duration_s,
         state=MaintenanceState.QUEUED,
         created_at=draft.now,
-        notice=_notice(draft, request, cause, event_type, vms),
+        notice=choose_notice(draft, request, cause, event_type, vms),
         requested_not_before=request.not_before,
         force_reason=request.force_reason,
         hosts=tuple(hosts),
@@ -190,37 +139,6 @@ def _make(  # noqa: PLR0913 - the parts of one new value
             Claim(vm=vm.name, host=vm.host, scope=vm.scope, fault_domain=vm.fault_domain) for vm in vms
         ),
     )
-
-
-def _notice(
-    draft: Draft, request: Request, cause: Cause, event_type: EventType, vms: list[VirtualMachine]
-) -> timedelta:
-    """The notice to give, checked against what is promised and what is allowed."""
-    least = minimum_notice(cause, event_type, vms)
-    if request.notice is not None and request.not_before is not None:
-        msg = "give a notice or a NotBefore, and not both"
-        raise InvalidRequest(msg)
-    if request.notice is not None:
-        notice = request.notice
-    elif request.not_before is not None:
-        notice = request.not_before - draft.now
-    else:
-        return max(least, cause.notice or least)
-    if notice > draft.rules.notice_max:
-        msg = f"notice of {_words(notice)} is more than the limit of {_words(draft.rules.notice_max)} (notice_max)"
-        raise InvalidRequest(msg)
-    if cause.profile == Profile.TERMINATE and notice > TERMINATE_NOTICE_MAX:
-        msg = f"notice of {_words(notice)} is more than the {_words(TERMINATE_NOTICE_MAX)} that a Terminate may have"
-        raise InvalidRequest(msg)
-    is_announced = any(makes_event(cause.name, vm, draft.scopes.get(vm.scope or "")) for vm in vms)
-    if notice < least and is_announced and request.force_reason is None:
-        given = f"NotBefore is {_words(-notice)} in the past" if notice < timedelta(0) else f"notice of {_words(notice)}"
-        msg = f"{given}: a {event_type} needs at least {_words(least)}; to undercut it, force it and give a reason"
-        raise BelowMinimumNotice(msg, minimum_s=int(least.total_seconds()))
-    if request.not_before is not None:
-        # The announcement keeps the moment itself. Whoever had to queue past it gets no more than the least notice.
-        notice = min(notice, least)
-    return max(notice, least if request.force_reason is None else timedelta(0))
 
 
 def _enter(draft: Draft, maintenance: Maintenance) -> Maintenance:
@@ -249,24 +167,3 @@ def _refuse_over_limit(draft: Draft, maintenance: Maintenance) -> None:
     if len(pending) >= limit:
         msg = f"{len(pending)} user operations are pending in this scope: the limit is {limit} (user_operations_max)"
         raise LimitExceeded(msg, limit=limit)
-
-
-def _is_together(vms: list[VirtualMachine]) -> bool:
-    """Whether no two of them lie in different fault domains of one scope."""
-    domain_of: dict[str, int] = {}
-    return all(vm.scope is None or domain_of.setdefault(vm.scope, vm.fault_domain) == vm.fault_domain for vm in vms)
-
-
-def _by_fault_domain(vms: list[VirtualMachine]) -> list[list[VirtualMachine]]:
-    pieces: dict[int, list[VirtualMachine]] = {}
-    for vm in vms:
-        pieces.setdefault(vm.fault_domain if vm.scope is not None else 0, []).append(vm)
-    return [pieces[domain] for domain in sorted(pieces)]
-
-
-def _words(span: timedelta) -> str:
-    seconds = span.total_seconds()
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:.0f}s"

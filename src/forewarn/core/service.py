@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.decision import Draft
-from forewarn.core.model import Audience, EntryKind
+from forewarn.core.model import Audience, EntryKind, Event
 
-__all__ = ["disable", "disable_at", "enable"]
+__all__ = ["disable", "disable_at", "enable", "withdraw"]
 
 
 def enable(draft: Draft, audience: Audience) -> Audience:
@@ -35,14 +35,19 @@ def disable_at(audience: Audience, disable_after: timedelta) -> datetime | None:
     return None if audience.active_until is None else audience.active_until + disable_after
 
 
+def withdraw(draft: Draft, event: Event) -> None:
+    """An event leaves the document before its maintenance is over, and takes its vote with it (R70, R86)."""
+    draft.put(replace(event, is_listed=False))
+    draft.note(
+        EntryKind.WITHDRAWN, audience=event.audience, event_id=event.id, maintenance_id=event.maintenance_id
+    )
+
+
 def disable(draft: Draft, audience: Audience) -> Audience:
     """Disable a silent audience: its events leave the document, their maintenances go on without its vote (R70)."""
     for event in list(draft.events.values()):
         if event.audience == audience.key and event.is_listed:
-            draft.put(replace(event, is_listed=False))
-            draft.note(
-                EntryKind.WITHDRAWN, audience=audience.key, event_id=event.id, maintenance_id=event.maintenance_id
-            )
+            withdraw(draft, event)
     disabled = replace(audience, enabled_at=None, active_until=None)
     draft.put(disabled)
     draft.note(EntryKind.DISABLED, audience=audience.key)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from forewarn.core.announcement import announce
+from forewarn.core.announcement import POLICY, announce
 from forewarn.core.conflicts import coupled_deletes, is_held, must_queue
 from forewarn.core.decision import Draft
 from forewarn.core.lifecycle import Trigger
@@ -38,8 +38,10 @@ def ready_at(draft: Draft, maintenance: Maintenance) -> datetime:
     events = draft.events_of(maintenance.id)
     if not is_approved_by_all(events):
         return maintenance.not_before
-    last = max(event.approved_at for event in events if event.is_listed and event.approved_at is not None)
-    return min(maintenance.not_before, last + draft.rules.start_delay)
+    votes = [event for event in events if event.is_listed]
+    last = max(event.approved_at for event in votes if event.approved_at is not None)
+    is_passed = all(event.approved_by == POLICY for event in votes)  # never shown as Scheduled (X5)
+    return last if is_passed else min(maintenance.not_before, last + draft.rules.start_delay)
 
 
 def settle(draft: Draft) -> None:

@@ -38,6 +38,7 @@ _EVENTS = "/metadata/scheduledevents"
 _LEGACY = "/metadata/latest/scheduledevents"
 _VERSIONS = "/metadata/versions"
 _INSTANCE = "/metadata/instance"
+_DRAINED_BYTES_MAX = 16 << 20
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 _NOT_PLAIN = frozenset(
     {"if-none-match", "prefer", "content-length", "transfer-encoding", "expect", "upgrade", "x-forwarded-for", "range"}
@@ -80,11 +81,11 @@ class MetadataApp:
         except ClientDisconnect:
             return
         except ForewarnError as error:
-            _log.warning("a request failed", path=request.url.path, error=error.message)
+            _log.warning("a request failed", path=scope["path"], error=error.message)
             status = HTTPStatus.SERVICE_UNAVAILABLE if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else error.status
             response = _error(status, "Service unavailable")
         except Exception:
-            _log.exception("a request raised", path=request.url.path)
+            _log.exception("a request raised", path=scope["path"])
             response = _error(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal server error")
         version = request.query_params.get("api-version", "")
         label = version if version in self._versions else "other"
@@ -93,17 +94,22 @@ class MetadataApp:
 
     async def _answer(self, request: Request) -> Response:
         connection: Connection = request.scope["state"]["connection"]
-        caller = connection.current_caller()
-        if caller is None:
-            self._traffic.unknown_callers += 1
-            return _error(HTTPStatus.NOT_FOUND, "Not found")
-        path = request.url.path.rstrip("/")
+        caller = self._caller(connection)
+        path: str = request.scope["path"].removesuffix("/")
         route = path.lower()
         if route == _EVENTS or (route == _LEGACY and self._dialect.legacy_latest):
             return await self._events(request, connection, caller, is_legacy=route == _LEGACY)
         if route == _VERSIONS or route == _INSTANCE or route.startswith(_INSTANCE + "/"):
             return self._instance(request, caller, path)
         return _error(HTTPStatus.NOT_FOUND, "Not found")
+
+    def _caller(self, connection: Connection) -> Caller:
+        """Who calls now; asked again after each wait, since the inventory may have changed meanwhile."""
+        caller = connection.current_caller()
+        if caller is None:
+            self._traffic.unknown_callers += 1
+            raise _Refused(_error(HTTPStatus.NOT_FOUND, "Not found"))
+        return caller
 
     # Scheduled events
 
@@ -122,46 +128,45 @@ class MetadataApp:
             raise _Refused(_error(HTTPStatus.BAD_REQUEST, "Bad request: . A query parameter is given twice"))
         self._check_rate(caller)
         if request.method == "POST":
-            return await self._approve(request, connection, caller, index)
+            return await self._approve(request, connection, index)
         return await self._document(request, connection, caller, index)
 
     async def _document(self, request: Request, connection: Connection, caller: Caller, index: int) -> Response:
-        channel = caller.channel
-        if not channel.is_enabled:
-            await self._engine.enable(channel.key, caller.vm.scope)
-            await self._wait(asyncio.get_running_loop().create_future(), self._first_answer_delay_s)
-        channel.asked_at = self._traffic.now
-        known = request.headers.get("if-none-match")
+        channel = await self._enabled(connection, caller)
         headers = {}
-        if known is not None and imds.is_not_modified(known, channel.incarnation):
+        known = ",".join(request.headers.getlist("if-none-match"))
+        if known and imds.is_not_modified(known, channel.incarnation):
             wait_s = self._wait_s(request)
             if wait_s > 0:
                 headers = {"preference-applied": "wait"}
-            if not await self._hold(connection, channel, wait_s):
-                return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers | {"etag": f'"{channel.incarnation}"'})
-        if _NOT_PLAIN.isdisjoint(request.headers.keys()) and channel.is_enabled:
-            self._teach(request, connection, index)
-        return self._current(channel, index, headers)
-
-    def _current(self, channel: Channel, index: int, headers: dict[str, str]) -> Response:
-        if not channel.replies:  # disabled while the request was held
+            seen = (channel.key, channel.epoch, channel.incarnation)
+            await self._hold(connection, channel, wait_s)
+            channel = await self._enabled(connection, self._caller(connection))
+            if (channel.key, channel.epoch, channel.incarnation) == seen:
+                headers["etag"] = f'"{channel.incarnation}"'
+                return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        if not channel.replies:
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, "Service unavailable")
-        body = channel.replies[index].body
-        return _json(HTTPStatus.OK, body, headers | {"etag": f'"{channel.incarnation}"'})
+        if _NOT_PLAIN.isdisjoint(request.headers.keys()):
+            connection.learn(index)
+        return _json(HTTPStatus.OK, channel.replies[index].body, headers | {"etag": f'"{channel.incarnation}"'})
 
-    def _teach(self, request: Request, connection: Connection, index: int) -> None:
-        """Let the connection answer the like from memory, where it is certain what happens to it afterwards."""
-        tokens = request.headers.get("connection", "").strip().lower()
-        is_old = request.scope["http_version"] == "1.0"
-        if is_old or tokens in {"", "keep-alive", "close"}:
-            connection.learn(index, closes=is_old or tokens == "close")
+    async def _enabled(self, connection: Connection, caller: Caller) -> Channel:
+        """What the caller is shown; the first who asks enables it (R67), and whoever asks keeps it so (R69)."""
+        channel = caller.channel
+        if not channel.is_enabled:
+            await self._engine.enable(channel.key, caller.vm.scope)
+            await self._hold(connection, channel, self._first_answer_delay_s)
+        channel.asked_at = self._traffic.now
+        return channel
 
-    async def _approve(self, request: Request, connection: Connection, caller: Caller, index: int) -> Response:
+    async def _approve(self, request: Request, connection: Connection, index: int) -> Response:
         body = await self._body(request)
         try:
             wanted = imds.decode_approval(body, self._traffic.limits.start_requests_max)
         except imds.BadPayload as error:
             raise _Refused(_error(HTTPStatus.BAD_REQUEST, f"Bad request: . {_sentence(str(error))}")) from error
+        caller = self._caller(connection)
         channel = caller.channel
         approver = Approver(
             actor=f"vm:{caller.vm.name}",
@@ -190,12 +195,20 @@ class MetadataApp:
     async def _body(self, request: Request) -> bytes:
         limit = self._traffic.limits.body_size_bytes_max
         body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > limit:
-                response = _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Request body is larger than {limit} bytes")
-                response.headers["connection"] = "close"
-                raise _Refused(response)
+        size_bytes = int(request.headers.get("content-length", 0))
+        is_refused = size_bytes > limit and "expect" in request.headers  # it asks before it sends
+        if not is_refused:
+            size_bytes = 0
+            async for piece in request.stream():
+                size_bytes += len(piece)
+                if size_bytes <= limit:
+                    body += piece
+                elif size_bytes > limit + _DRAINED_BYTES_MAX:
+                    break  # up to here it is read on: a client that is still sending would not see the answer
+        if size_bytes > limit:
+            response = _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Request body is larger than {limit} bytes")
+            response.headers["connection"] = "close"
+            raise _Refused(response)
         return bytes(body)
 
     # Instance
@@ -244,23 +257,19 @@ class MetadataApp:
         match = _WAIT.search(",".join(request.headers.getlist("prefer")))
         return min(float(match[1]), self._traffic.limits.wait_s_max) if match else 0.0
 
-    async def _hold(self, connection: Connection, channel: Channel, wait_s: float) -> bool:
-        """Wait for another incarnation; True when it came, False when the time is over or nobody listens any more."""
-        if wait_s <= 0 or self._traffic.is_stopping:
-            return False
-        seen = (channel.epoch, channel.incarnation)
+    async def _hold(self, connection: Connection, channel: Channel, wait_s: float) -> None:
+        """Wait for another incarnation, until the time is over or nobody listens any more."""
+        if wait_s <= 0 or self._traffic.is_stopping or connection.is_lost:
+            return
         waiter = connection.held = channel.hold()
         try:
             await self._wait(waiter, wait_s)
         finally:
             connection.held = None
             channel.let_go(waiter)
-        return (channel.epoch, channel.incarnation) != seen and not connection.is_lost
 
     async def _wait(self, waiter: asyncio.Future[None], timeout_s: float) -> None:
         """Until `waiter` is done, or so many seconds have passed: real ones, or virtual ones if these pass sooner."""
-        if timeout_s <= 0:
-            return
         loop = asyncio.get_running_loop()
         timer = loop.call_later(timeout_s, _release, waiter)
         virtual = None
@@ -285,7 +294,7 @@ def _release(waiter: asyncio.Future[None]) -> None:
 
 def _query(request: Request) -> tuple[dict[str, str], bool]:
     """The query's parameters, and whether one is given twice (R5)."""
-    pairs = parse_qsl(request.url.query, keep_blank_values=True)
+    pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
     return dict(pairs), len({name for name, _ in pairs}) < len(pairs)
 
 

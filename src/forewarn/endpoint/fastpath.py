@@ -70,13 +70,22 @@ class HttpProtocol(HttpToolsProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether no request is on its way in, being worked on, or waiting."""
-        return not self.is_receiving and not self.pipeline and (self.cycle is None or self.cycle.response_complete)
+        return (
+            not self.is_receiving
+            and not self.pipeline
+            and (self.cycle is None or self.cycle.response_complete)  # type: ignore[redundant-expr] # it is None at first
+        )
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether a request that has arrived whole waits for its answer."""
+        return not self.is_idle and not (self.is_receiving and self.is_answerable)
 
     @property
     def is_answerable(self) -> bool:
-        """Whether an answer written now would be taken for that to the request on its way in, and not to an older one."""
+        """Whether an answer written now would be taken for that to the request on its way in, not to an older one."""
         if self._unparsed_bytes >= 0:
-            return self.cycle is None or self.cycle.response_complete
+            return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr] # as above
         return not self.pipeline and not self.cycle.response_started
 
     def data_received(self, data: bytes) -> None:
@@ -220,7 +229,7 @@ class Connection(asyncio.Protocol):
         Most who do this are gone, so nothing is held for them any longer.
         """
         inner = self._inner
-        if inner is None or inner.is_receiving or inner.is_idle:
+        if inner is None or not inner.has_whole:
             return False
         inner.cycle.keep_alive = False
         self._release()
@@ -228,8 +237,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
-        if self in self._server_state.connections:  # type: ignore[comparison-overlap] # see connection_made
-            self._server_state.connections.discard(self)  # type: ignore[arg-type] # see connection_made
+        if self in self._server_state.connections:
+            self._server_state.connections.discard(self)
             self._count(-1)
         self._release()
         if self._inner is not None:
@@ -270,7 +279,7 @@ class Connection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """The service stops: close now, or after the answer that is being worked on."""
-        if self._inner is None or self._inner.is_idle or self._inner.is_receiving:
+        if self._inner is None or not self._inner.has_whole:
             self._transport.close()
         else:
             self._inner.cycle.keep_alive = False

@@ -39,7 +39,14 @@ class MetadataServer:
         self._identity = identity
         self._clock = clock
         self._config = Config(
-            app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",  # a VM must not be able to fill the log with warnings about what it sends
+            access_log=False,
+            proxy_headers=False,
         )
         self._config.load()
         self._state = ServerState()
@@ -74,7 +81,6 @@ class MetadataServer:
         self._traffic.is_stopping = True
         for server in self._servers:
             server.close()
-        self._identity.feed.wake_all()
         for connection in self.open:
             connection.shutdown()
         deadline = asyncio.get_running_loop().time() + grace_s

@@ -1,11 +1,13 @@
 """The store on SQLAlchemy Core, for SQLite and PostgreSQL.
 
 SQLite runs in WAL mode with ``synchronous=FULL``: a transaction that has ended is on disk, and readers never wait for the writer.
-Every error of a driver becomes one of ours here and nowhere else.
+On PostgreSQL a write transaction begins with an advisory lock, so that there too a decision sees all that was decided before, and
+a read is a snapshot. Every error of a driver becomes one of ours here and nowhere else.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +25,14 @@ from forewarn.store.writing import SqlTransaction
 __all__ = ["SqlStore"]
 
 _BUSY_TIMEOUT_MS = 5000
+_CONNECT_TIMEOUT_S = 10
 _PAGE_SIZE_BYTES = 4096
-_DAMAGED = ("malformed", "not a database", "disk image", "no such table", "no such column")
+_ADVISORY_LOCK = 0x666F72657761726E
+"""What writers on one PostgreSQL database lock: the word forewarn."""
+
+_DAMAGED = ("malformed", "not a database", "disk image", "no such table", "no such column", "already exists")
+_DAMAGED_SQLSTATES = frozenset({"42P01", "42703", "42P07", "XX001", "XX002"})
+"""Undefined table, undefined column, duplicate table, corrupted data, corrupted index."""
 
 
 class SqlStore:
@@ -33,45 +41,56 @@ class SqlStore:
     Args:
         url: ``sqlite:///forewarn.db``, ``sqlite://`` for one in memory, or ``postgresql://user@host/name``.
         size_bytes_max: Most that a SQLite file may grow to; beyond it writes fail with `StoreUnavailable`.
+        busy_timeout_ms: How long to wait for a lock that somebody else holds; then `StoreUnavailable`.
 
     Raises:
         StoreUnavailable: The database cannot be reached, or another process serves it.
         StoreCorrupt: It is damaged or not ours.
     """
 
-    def __init__(self, url: str, *, size_bytes_max: int | None = None) -> None:
+    def __init__(
+        self, url: str, *, size_bytes_max: int | None = None, busy_timeout_ms: int = _BUSY_TIMEOUT_MS
+    ) -> None:
         self.url = _with_driver(url)
+        self._is_sqlite = self.url.get_backend_name() == "sqlite"
         self._lock: FileLock | None = None
         self._write_lock = threading.Lock()
         self._writer: sa.Engine | None = None
         self._reader: sa.Engine | None = None
         try:
-            self._open(size_bytes_max)
+            self._open(size_bytes_max, busy_timeout_ms)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, size_bytes_max: int | None) -> None:
+    def _open(self, size_bytes_max: int | None, busy_timeout_ms: int) -> None:
         url = self.url
-        if url.get_backend_name() == "sqlite":
+        if self._is_sqlite:
             is_memory = url.database in (None, "", ":memory:")
             if not is_memory:
-                self._lock = FileLock(Path(f"{url.database}.lock"))
+                self._lock = FileLock(Path(f"{os.path.realpath(str(url.database))}.lock"))
                 self._lock.acquire()
-            self._writer = _sqlite_engine(url, size_bytes_max, is_writer=True, is_memory=is_memory)
-            self._reader = self._writer if is_memory else _sqlite_engine(url, None, is_writer=False, is_memory=False)
+            pool = {"poolclass": sa.StaticPool} if is_memory else {"pool_size": 1}
+            self._writer = _sqlite_engine(url, busy_timeout_ms, size_bytes_max, is_writer=True, **pool)
+            self._reader = self._writer if is_memory else _sqlite_engine(url, busy_timeout_ms, None, pool_size=4)
         else:
-            self._writer = sa.create_engine(url, pool_size=2, pool_pre_ping=True)
-            self._reader = self._writer
-        with _wrapped(str(url.database)), self._writer.begin() as connection:
+            self._writer = _postgresql_engine(url, busy_timeout_ms)
+            self._reader = self._writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        with self._begin() as connection:
             upgrade(connection)
-        self._is_shared = self._reader is self._writer and url.get_backend_name() == "sqlite"
+
+    @contextmanager
+    def _begin(self) -> Iterator[sa.Connection]:
+        assert self._writer is not None  # noqa: S101 - set by the constructor
+        with self._write_lock, _wrapped(str(self.url.database)), self._writer.begin() as connection:
+            if not self._is_sqlite:
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+            yield connection
 
     @contextmanager
     def write(self) -> Iterator[SqlTransaction]:
         """A write transaction; one at a time."""
-        assert self._writer is not None  # noqa: S101 - set by the constructor
-        with self._write_lock, _wrapped(str(self.url.database)), self._writer.begin() as connection:
+        with self._begin() as connection:
             transaction = SqlTransaction(connection)
             yield transaction
             transaction.flush()
@@ -80,9 +99,9 @@ class SqlStore:
     def read(self) -> Iterator[SqlReader]:
         """A consistent view for reading."""
         assert self._reader is not None  # noqa: S101 - set by the constructor
-        if self._is_shared:
-            with self.write() as transaction:
-                yield transaction
+        if self._reader is self._writer:  # in memory there is one connection for all
+            with self._begin() as connection:
+                yield SqlReader(connection)
             return
         with _wrapped(str(self.url.database)), self._reader.connect() as connection:
             yield SqlReader(connection)
@@ -111,18 +130,18 @@ def _with_driver(url: str) -> sa.URL:
     raise StoreUnavailable(msg)
 
 
-def _sqlite_engine(url: sa.URL, size_bytes_max: int | None, *, is_writer: bool, is_memory: bool) -> sa.Engine:
+def _sqlite_engine(
+    url: sa.URL, busy_timeout_ms: int, size_bytes_max: int | None, *, is_writer: bool = False, **pool: Any
+) -> sa.Engine:
     """One connection for writing; several for reading, which WAL lets run beside it."""
-    pool: dict[str, Any] = {"poolclass": sa.StaticPool} if is_memory else {"pool_size": 1 if is_writer else 4}
     engine = sa.create_engine(
-        url, connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT_MS / 1000}, **pool
+        url, connect_args={"check_same_thread": False, "timeout": busy_timeout_ms / 1000}, **pool
     )
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:  # noqa: ANN401 - the driver's own connection
         connection.isolation_level = None  # the driver must not begin transactions by itself: see `begin`
         cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
         if is_writer:
             cursor.execute("PRAGMA journal_mode=WAL")
             cursor.execute("PRAGMA synchronous=FULL")
@@ -137,6 +156,13 @@ def _sqlite_engine(url: sa.URL, size_bytes_max: int | None, *, is_writer: bool, 
     return engine
 
 
+def _postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
+    options = f"-c lock_timeout={busy_timeout_ms}"
+    defaults = {"connect_timeout": _CONNECT_TIMEOUT_S, "application_name": "forewarn", "options": options}
+    connect_args = {name: value for name, value in defaults.items() if name not in url.query}
+    return sa.create_engine(url, pool_size=4, pool_pre_ping=True, connect_args=connect_args)
+
+
 @contextmanager
 def _wrapped(name: str) -> Iterator[None]:
     """Turn what a driver raises into our errors, in one line."""
@@ -144,7 +170,7 @@ def _wrapped(name: str) -> Iterator[None]:
         yield
     except sa.exc.DBAPIError as error:
         words = " ".join(str(error.orig).split())
-        if any(sign in words for sign in _DAMAGED):
+        if _is_damage(error.orig, words):
             msg = f"database {name} is damaged or not Forewarn's: {words}"
             raise StoreCorrupt(msg) from error
         msg = f"database {name} cannot be used now: {words}"
@@ -152,3 +178,8 @@ def _wrapped(name: str) -> Iterator[None]:
     except sa.exc.SQLAlchemyError as error:
         msg = f"database {name} cannot be used now: {' '.join(str(error).split())}"
         raise StoreUnavailable(msg) from error
+
+
+def _is_damage(error: object, words: str) -> bool:
+    sqlstate = getattr(error, "sqlstate", None)
+    return sqlstate in _DAMAGED_SQLSTATES if sqlstate is not None else any(sign in words for sign in _DAMAGED)

@@ -15,6 +15,7 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
     ACTIVE_STATES,
     Event,
+    EventType,
     Host,
     MaintenanceState,
     VirtualMachine,
@@ -83,7 +84,10 @@ class SqlTransaction(SqlReader):
 
     def load_events(self, ids: Iterable[str]) -> State:
         events = self._by_key(Event, t.event.c.id, ids)
-        state = self.load_maintenances({e.maintenance_id for e in events})
+        state = State()
+        self._add_maintenances(state, {e.maintenance_id for e in events})
+        has_deletes = any(m.type is EventType.TERMINATE and m.is_active for m in state.maintenances.values())
+        state = self.load_maintenances(list(state.maintenances), with_neighbours=has_deletes, into=state)
         state.events.update((e.id, e) for e in events)
         return state
 
@@ -222,7 +226,7 @@ def _vms_needed(state: State) -> set[str]:
     for i in state.focus:
         maintenance = state.maintenances[i]
         is_queued = maintenance.state is MaintenanceState.QUEUED
-        if is_queued or (maintenance.is_active and maintenance.type in {"Preempt", "Terminate"}):
+        if is_queued or (maintenance.is_active and maintenance.type in {EventType.PREEMPT, EventType.TERMINATE}):
             needed.update(maintenance.vms)
     return needed - set(state.vms)
 

@@ -23,7 +23,7 @@ from forewarn.core.model import (
     Source,
     VirtualMachine,
 )
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 
 __all__ = [
     "ApprovalIn",

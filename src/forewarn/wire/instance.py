@@ -27,15 +27,15 @@ def is_version(text: str) -> bool:
 def describe(vm: VirtualMachine, scope: Scope | None) -> dict[str, Any]:
     """The whole instance document of a VM.
 
-    Numbers such as fault and update domain are strings, as on the real endpoint.
+    Numbers such as fault and update domain are strings, as on the real endpoint; a VM without a scope has none.
     """
     is_scale_set = scope is not None and scope.kind is ScopeKind.SCALE_SET
     compute = {
         "location": vm.location,
         "name": vm.name,
         "osType": vm.os_type,
-        "platformFaultDomain": str(vm.fault_domain),
-        "platformUpdateDomain": str(vm.update_domain),
+        "platformFaultDomain": "" if scope is None else str(vm.fault_domain),
+        "platformUpdateDomain": "" if scope is None else str(vm.update_domain),
         "priority": vm.priority,
         "resourceGroupName": vm.resource_group,
         "subscriptionId": vm.subscription_id,

@@ -8,7 +8,7 @@ import pytest
 from forewarn.core.announcement import is_announcing, makes_event
 from forewarn.core.decision import Rules
 from forewarn.core.model import Audience, EntryKind, EventStatus, MaintenanceState, PowerState, Scope, ScopeKind
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, scale_set, vm
 

@@ -4,7 +4,7 @@ import pytest
 
 from forewarn.core.approval import Approval, Approver
 from forewarn.core.model import EntryKind, Event, EventStatus, Maintenance, MaintenanceState
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, scale_set, vm
 

@@ -4,7 +4,7 @@ import pytest
 
 from forewarn.core.conflicts import coupled_deletes, duplicate_of, excludes, is_held, is_routine, must_queue
 from forewarn.core.model import EventType, Maintenance, MaintenanceState, Source, VirtualMachine
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from tests.support.world import World
 from tests.unit.core.builders import availability_set, maintenance, vm
 

@@ -5,7 +5,8 @@ from datetime import timedelta
 from forewarn.core.decision import Changes, Draft, Rules, State
 from forewarn.core.ending import cancel
 from forewarn.core.model import EntryKind, EventStatus, MaintenanceState
-from forewarn.core.planning import Request, plan
+from forewarn.core.planning import plan
+from forewarn.core.request import Request
 from forewarn.core.service import disable, enable
 from forewarn.core.settlement import settle
 from tests.support.world import NOW, World, minutes

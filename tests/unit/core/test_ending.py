@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from forewarn.core.model import EntryKind, EventStatus, EventType, MaintenanceState, PowerState, Scope, ScopeKind
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from forewarn.errors import Conflict, IllegalTransition, InvalidRequest
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import vm
@@ -213,3 +213,26 @@ def test_the_end_of_a_vm_does_not_end_what_is_going_on_at_it() -> None:
     world.complete(eviction)
     assert world.state_of(failure) is S.STARTED
     assert world.line("vm:a").event_id == world.event_of(failure).id
+
+
+def test_a_vm_that_is_gone_is_no_longer_waited_for() -> None:
+    """R83, R86, R90: the maintenance of its host goes on, and starts when the other tenant has approved."""
+    world = World(vm("a"), vm("b"))
+    freeze = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    eviction = world.plan_one(EVICTION)
+    mine, theirs = world.events_of(freeze)
+    world.approve("b", theirs.id)
+    world.complete(world.force_start(eviction))
+    assert not world.events[mine.id].is_listed
+    assert world.state_of(freeze) is S.STARTED
+
+
+def test_a_host_maintenance_outlives_its_only_vm() -> None:
+    """R90: the operator still wants to maintain the host; at NotBefore it starts."""
+    world = World(vm("a"))
+    freeze = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    world.complete(world.force_start(world.plan_one(EVICTION)))
+    assert world.state_of(freeze) is S.SCHEDULED
+    assert world.lines("vm:a") == ()
+    world.advance(minutes(16))
+    assert world.state_of(freeze) is S.STARTED

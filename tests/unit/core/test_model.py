@@ -11,7 +11,7 @@ from tests.unit.core.builders import availability_set, maintenance, scale_set, v
     [
         ("Standard_D2s_v3", "D"),
         ("Standard_NC6", "NC"),
-        ("standard_nc6", ""),
+        ("standard_nc6", "NC"),
         ("Basic_A1", "A"),
         ("Standard_m64", "M"),
         ("Standard_DS", "DS"),

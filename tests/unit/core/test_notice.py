@@ -8,7 +8,8 @@ from forewarn.core.announcement import ceil_to_second
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Rules
 from forewarn.core.model import EventType, MaintenanceState, Source
-from forewarn.core.planning import Request, minimum_notice
+from forewarn.core.notice import minimum_notice
+from forewarn.core.request import Request
 from forewarn.errors import BelowMinimumNotice, InvalidRequest
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, vm

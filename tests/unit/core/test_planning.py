@@ -4,8 +4,9 @@ import pytest
 
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Rules
-from forewarn.core.model import EventType, MaintenanceState, PowerState, Source, VirtualMachine
-from forewarn.core.planning import Request, split
+from forewarn.core.model import EventType, MaintenanceState, PowerState, Scope, ScopeKind, Source, VirtualMachine
+from forewarn.core.request import Request
+from forewarn.core.waves import split
 from forewarn.errors import CallerError, Conflict, InvalidRequest, LimitExceeded, NotFound
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, vm
@@ -261,3 +262,18 @@ def test_there_is_no_limit_of_user_operations_unless_one_is_set() -> None:
     world = World(*(vm(f"web-{i}", scope="web") for i in range(20)), scopes=(availability_set(),))
     made = world.plan(Request(cause="user-restart", vms=tuple(f"web-{i}" for i in range(20))))
     assert {part.state for part in made} == {S.SCHEDULED}
+
+
+def test_a_hardware_failure_takes_no_notice() -> None:
+    """R73: it has happened."""
+    world = World(vm("a"))
+    with pytest.raises(InvalidRequest, match="has happened already"):
+        world.plan(Request(cause="hardware-failure", hosts=("host-1",), notice=minutes(15)))
+
+
+def test_the_vms_of_a_standalone_scope_do_not_wait_for_each_other() -> None:
+    """R58, R61: such a scope only says that there is none."""
+    scope = Scope(name="alone", kind=ScopeKind.STANDALONE)
+    world = World(vm("a", scope="alone"), vm("b", scope="alone", fault_domain=1), scopes=(scope,))
+    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    assert made.vms == ("a", "b")

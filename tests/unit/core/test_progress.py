@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState, PowerState
-from forewarn.core.planning import Request
 from forewarn.core.progress import RETRY_MAX, Failure, Progress, Retry
+from forewarn.core.request import Request
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import vm
 

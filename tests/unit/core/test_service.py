@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from forewarn.core.decision import Rules
 from forewarn.core.model import Audience, EntryKind, EventStatus, MaintenanceState
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from forewarn.core.service import disable_at
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, vm

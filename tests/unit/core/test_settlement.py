@@ -6,7 +6,7 @@ import pytest
 
 from forewarn.core.decision import Draft, Rules, State
 from forewarn.core.model import EntryKind, EventStatus, Maintenance, MaintenanceState
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from forewarn.core.settlement import is_approved_by_all, ready_at
 from forewarn.errors import Conflict, IllegalTransition
 from tests.support.world import NOW, World, minutes

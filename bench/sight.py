@@ -1,0 +1,92 @@
+"""Part 2: from the commit of a change to its first sight, by a client that polls and by one that holds a long poll."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from bench.document import service_child
+from bench.process import LOAD_CORE, Child, python_child
+from bench.result import Effort, Result, Row, percentile
+
+__all__ = ["measure"]
+
+_TARGET_MS = 20.0
+_CLIENTS = {"poll": "polling back to back", "hold": "held long poll"}
+
+
+class Operator:
+    """Changes the document through the control API, over one connection."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        token = (folder / "operator.token").read_text(encoding="utf-8").strip()
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        address = urlsplit(url)
+        self._connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
+
+    def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
+        """One change."""
+        self._connection.request("POST", path, json.dumps(content), self._headers)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        assert answer.status in {200, 201}, body
+        found: dict[str, Any] = json.loads(body)
+        return found
+
+
+def measure(effort: Effort, folder: Path, log: Path) -> Result:
+    """Change the document again and again, with one client of each kind in turn."""
+    result = Result(title="From a change to its first sight")
+    for mode, words in _CLIENTS.items():
+        place = folder / mode
+        place.mkdir()
+        with service_child(place, log) as service:
+            told = service.hear()
+            port = urlsplit(told["metadata"][0]).port
+            with python_child("bench.client", mode, str(port), core=LOAD_CORE, log=log) as client:
+                client.hear()
+                found = _watch(service, client, Operator(told["control"], place), effort.changes)
+        commit_ms, request_ms = found["from_commit_ms"], found["from_request_ms"]
+        print(f"  {words}: p50 {percentile(commit_ms, 50):.2f} ms, p99 {percentile(commit_ms, 99):.2f} ms", flush=True)
+        result.raw[mode] = found
+        result.rows += [
+            Row(what=f"{words}, commit to first sight, p50", value=percentile(commit_ms, 50), unit="ms"),
+            Row(what=f"{words}, commit to first sight, p99", value=percentile(commit_ms, 99), unit="ms", target=_TARGET_MS),
+            Row(what=f"{words}, request to first sight, p50", value=percentile(request_ms, 50), unit="ms"),
+            Row(what=f"{words}, request to first sight, p99", value=percentile(request_ms, 99), unit="ms"),
+        ]
+    return result
+
+
+def _watch(service: Child, client: Child, operator: Operator, count: int) -> dict[str, Any]:
+    """Each change is an announcement or its cancellation; the pauses between them follow no rhythm."""
+    pause = random.Random(1)
+    asked_s: list[float] = []
+    for _ in range(count // 2):
+        asked_s.append(time.monotonic())
+        made = operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
+        time.sleep(pause.uniform(0.005, 0.03))
+        asked_s.append(time.monotonic())
+        operator.post(f"/v1/maintenance/{made['items'][0]['id']}/cancel", {})
+        time.sleep(pause.uniform(0.005, 0.03))
+    time.sleep(0.5)
+    client.tell()  # to end; a client that holds a poll sees one change more
+    operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
+    seen = client.hear()
+    changes = service.ask(do="changes_seen")["changes"][-(count // 2 * 2 + 1) : -1]
+    first: dict[int, float] = {}
+    for incarnation, moment_s in reversed(seen["seen"]):
+        first[incarnation] = moment_s
+    sights = [min(s for i, s in first.items() if i >= change["incarnation"]) for change in changes]
+    return {
+        "requests": seen["requests"],
+        "changes": len(changes),
+        "missed": sum(change["incarnation"] not in first for change in changes),
+        "from_commit_ms": [(s - c["committed_s"]) * 1000 for s, c in zip(sights, changes, strict=True)],
+        "from_request_ms": [(s - a) * 1000 for s, a in zip(sights, asked_s, strict=True)],
+    }

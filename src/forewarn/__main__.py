@@ -1,0 +1,8 @@
+"""`python -m forewarn` is the command `forewarn`."""
+
+from __future__ import annotations
+
+from forewarn.cli.main import main
+
+if __name__ == "__main__":
+    main()

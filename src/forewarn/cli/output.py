@@ -1,0 +1,191 @@
+"""What commands print: tables for people, JSON for programs, times and spans in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Column", "Output", "format_moment", "format_relative", "format_seconds", "parse_moment", "plain"]
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_UNLIMITED = 100_000
+_STATE_STYLES = {
+    "queued": "dim",
+    "scheduled": "yellow",
+    "started": "bold red",
+    "completed": "green",
+    "canceled": "dim",
+    "failed": "bold magenta",
+    "withdrawn": "dim",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        is_whole: Never folded: ids and words that people copy.
+        is_state: Coloured by the state it holds.
+    """
+
+    head: str
+    is_whole: bool = True
+    is_state: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a command prints to.
+
+    Attributes:
+        is_json: Print JSON rather than words.
+    """
+
+    is_json: bool = False
+
+    def show(self, value: object) -> bool:
+        """Print the value if JSON is wanted, and say whether it was."""
+        if self.is_json:
+            self.json(value)
+        return self.is_json
+
+    def json(self, value: object) -> None:
+        """Print a value as JSON, indented on a terminal only."""
+        text = json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None)
+        sys.stdout.write(text + "\n")
+
+    def json_line(self, value: object) -> None:
+        """Print a value as one line of JSON, at once: for streams."""
+        sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+    def line(self, text: str = "") -> None:
+        """Print a line."""
+        sys.stdout.write(f"{plain(text)}\n")
+        sys.stdout.flush()
+
+    def notice(self, text: str) -> None:
+        """Say something beside the output, on stderr."""
+        sys.stderr.write(f"{plain(text)}\n")
+        sys.stderr.flush()
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[object]], *, empty: str = "") -> None:
+        """Print rows; folded to the width of a terminal, one line each elsewhere."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
+        for column in columns:
+            table.add_column(column.head.upper(), no_wrap=column.is_whole, overflow="ignore" if column.is_whole else "fold")
+        for row in rows:
+            cells = []
+            for column, cell in zip(columns, row, strict=True):
+                text = plain("-" if cell is None or cell == "" else str(cell))
+                style = _STATE_STYLES.get(text.lower(), "") if column.is_state else ""
+                cells.append(Text(text, style=style))
+            table.add_row(*cells)
+        if not table.row_count:
+            self.notice(empty)
+            return
+        self._print(table)
+
+    def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
+        """Print names and values, one below the other; those without a value are left out."""
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(style="bold", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for name, value in pairs:
+            if value is not None and value != "":
+                grid.add_row(Text(name), Text(plain(str(value)), style=_STATE_STYLES.get(str(value), "")))
+        self._print(grid)
+
+    def heading(self, text: str) -> None:
+        """Print a heading, with a line of space above it."""
+        from rich.text import Text
+
+        self._print(Text(f"\n{text}", style="bold"))
+
+    def _print(self, renderable: Any) -> None:  # noqa: ANN401 - what Rich prints
+        console = _console()
+        if console.is_terminal:
+            console.print(renderable, soft_wrap=False, crop=False)
+            return
+        with console.capture() as capture:
+            console.print(renderable, crop=False)
+        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    is_terminal = sys.stdout.isatty()
+    has_width = is_terminal or "COLUMNS" in os.environ
+    return Console(
+        file=sys.stdout,
+        width=None if has_width else _UNLIMITED,
+        force_terminal=is_terminal,
+        no_color=bool(os.environ.get("NO_COLOR")) or not is_terminal,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=False,
+    )
+
+
+def plain(text: str) -> str:
+    """The text with control characters made visible: what others wrote must not steer this terminal."""
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+# Times
+
+
+def parse_moment(text: str) -> datetime:
+    """A moment as the API writes it."""
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def format_moment(text: str | None) -> str | None:
+    """``2026-11-21 10:15:00Z``, with thousandths where there are some."""
+    if text is None:
+        return None
+    moment = parse_moment(text)
+    thousandths = f".{moment.microsecond // 1000:03d}" if moment.microsecond // 1000 else ""
+    return f"{moment:%Y-%m-%d %H:%M:%S}{thousandths}Z"
+
+
+def format_relative(text: str | None, now: datetime) -> str | None:
+    """``in 14m 52s`` or ``3h 5m ago``."""
+    if text is None:
+        return None
+    distance = parse_moment(text) - now
+    if abs(distance) < timedelta(seconds=1):
+        return "now"
+    span = format_seconds(abs(distance).total_seconds())
+    return f"in {span}" if distance > timedelta(0) else f"{span} ago"
+
+
+def format_seconds(seconds: float) -> str:
+    """The two largest units: ``6d 23h``, ``14m 52s``, ``9s``, ``0.25s``."""
+    if seconds < 1:
+        return f"{seconds:.3g}s"
+    parts = []
+    left = round(seconds)
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count}{unit}" if count else "")
+    return " ".join(part for part in parts[:2] if part)

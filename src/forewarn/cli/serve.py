@@ -1,0 +1,135 @@
+"""`forewarn serve`: the service, until a signal comes."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forewarn.cli.command import command, server_extra
+
+if TYPE_CHECKING:
+    from forewarn.app import Service
+    from forewarn.config import Settings
+
+__all__ = ["add_serve", "parse_assignments", "ready_line"]
+
+_PLACES = "Where it listens"
+_TLS = "Beyond this machine"
+
+
+def add_serve(app: typer.Typer) -> None:
+    """Add the command `serve`."""
+
+    @command(
+        app,
+        "serve",
+        "forewarn serve",
+        "forewarn serve --inventory cloud.yaml --database-url sqlite:////var/lib/forewarn/forewarn.db",
+        "forewarn serve --clock virtual --set simulate_complete_after=1m --set disable_after=7d",
+        panel="Run",
+    )
+    def serve(  # one parameter for each flag
+        inventory: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="Hosts and VMs, YAML or JSON, applied at the start.")
+        ] = None,
+        database_url: Annotated[
+            str | None,
+            typer.Option(metavar="URL", help="SQLite file, or a PostgreSQL URL. [default: sqlite:///forewarn.db]"),
+        ] = None,
+        config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None,
+        state_dir: Annotated[
+            Path | None,
+            typer.Option(metavar="FOLDER", help="Where the operator's token is kept. [default: the user's state folder]"),
+        ] = None,
+        clock: Annotated[
+            str | None, typer.Option(metavar="real|virtual", help="virtual: time stands still until 'clock advance'.")
+        ] = None,
+        assignments: Annotated[
+            list[str] | None,
+            typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; repeatable. See 'forewarn config show'."),
+        ] = None,
+        metadata_listen: Annotated[
+            str | None,
+            typer.Option(
+                metavar="ADDRESS:PORT",
+                help="Metadata endpoint; several with commas. [default: 127.0.0.1:8169]",
+                rich_help_panel=_PLACES,
+            ),
+        ] = None,
+        control_listen: Annotated[
+            str | None,
+            typer.Option(
+                metavar="ADDRESS:PORT", help="Control API. [default: 127.0.0.1:8170]", rich_help_panel=_PLACES
+            ),
+        ] = None,
+        tls_certificate: Annotated[
+            Path | None,
+            typer.Option(metavar="FILE", help="Certificate for the control API, PEM.", rich_help_panel=_TLS),
+        ] = None,
+        tls_key: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="Its private key, PEM.", rich_help_panel=_TLS)
+        ] = None,
+        insecure: Annotated[
+            bool, typer.Option("--insecure", help="Serve the control API without TLS all the same.", rich_help_panel=_TLS)
+        ] = False,
+    ) -> None:
+        """Run the service: metadata endpoint, control API and scheduler.
+
+        It prints one line when it is ready, logs to stderr, and stops on SIGTERM or Ctrl-C.
+        """
+        flags: dict[str, object] = {
+            "inventory": inventory,
+            "database_url": database_url,
+            "state_dir": state_dir,
+            "clock": clock,
+            "metadata_listen": metadata_listen,
+            "control_listen": control_listen,
+            "tls_certificate": tls_certificate,
+            "tls_key": tls_key,
+            "insecure": insecure or None,
+        }
+        with server_extra():
+            from forewarn.app import configure_logging, run_service
+            from forewarn.config import Settings, load_settings
+        said = {name: value for name, value in flags.items() if value is not None}
+        settings = load_settings(config, **(parse_assignments(assignments or [], Settings) | said))
+        configure_logging()
+        run_service(settings, _say_ready)
+
+
+def parse_assignments(assignments: list[str], settings: type[Settings]) -> dict[str, str]:
+    """What `--set` said, by the name of the setting.
+
+    Raises:
+        typer.BadParameter: One is not NAME=VALUE, or there is no such setting.
+    """
+    parsed = {}
+    for text in assignments:
+        name, separator, value = text.partition("=")
+        name = name.strip().lower().replace("-", "_")
+        if not separator or not name:
+            msg = f"{text!r} is expected to be NAME=VALUE, for example notice_max=30d"
+            raise typer.BadParameter(msg, param_hint="--set")
+        if name not in settings.model_fields:
+            near = difflib.get_close_matches(name, settings.model_fields, n=1)
+            hint = f"did you mean {near[0]}?" if near else "see 'forewarn config show'"
+            msg = f"there is no setting {name!r}: {hint}"
+            raise typer.BadParameter(msg, param_hint="--set")
+        parsed[name] = value.strip()
+    return parsed
+
+
+def ready_line(metadata_urls: list[str], control_url: str, vms: int, hosts: int) -> str:
+    """What `serve` says once it answers."""
+    size = f"{vms} VM{'' if vms == 1 else 's'} on {hosts} host{'' if hosts == 1 else 's'}"
+    return f"forewarn is ready: metadata {', '.join(metadata_urls)}, control {control_url} ({size})"
+
+
+def _say_ready(service: Service) -> None:
+    with service.store.read() as reader:
+        inventory = reader.inventory()
+    line = ready_line(service.metadata_urls, service.control_url, len(inventory.vms), len(inventory.hosts))
+    print(line, flush=True)  # noqa: T201 - the one line that serve prints

@@ -1,0 +1,77 @@
+"""How much notice a maintenance gives.
+
+Spec: R71, R72, R74, R91
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from forewarn.core.announcement import makes_event
+from forewarn.core.causes import MINIMUM_NOTICE, TERMINATE_NOTICE_MAX, Cause, Profile
+from forewarn.core.decision import Draft
+from forewarn.core.model import EventType, VirtualMachine
+from forewarn.core.request import Request
+from forewarn.errors import BelowMinimumNotice, InvalidRequest
+
+__all__ = ["choose_notice", "minimum_notice"]
+
+
+def minimum_notice(cause: Cause, event_type: EventType, vms: list[VirtualMachine]) -> timedelta:
+    """The least notice for that operation on those VMs (R71, R91)."""
+    if cause.profile == Profile.TERMINATE:
+        timeouts = [vm.terminate_notification.not_before_timeout for vm in vms if vm.terminate_notification.enable]
+        return max(timeouts, default=MINIMUM_NOTICE[event_type])
+    return MINIMUM_NOTICE[event_type]
+
+
+def choose_notice(
+    draft: Draft, request: Request, cause: Cause, event_type: EventType, vms: list[VirtualMachine]
+) -> timedelta:
+    """The notice to give, checked against what is promised and what is allowed.
+
+    Raises:
+        InvalidRequest: Both a notice and a NotBefore were named, or one too far ahead.
+        BelowMinimumNotice: Less than promised, and not forced.
+    """
+    least = minimum_notice(cause, event_type, vms)
+    asked = _asked(request, draft.now)
+    if asked is None:
+        return max(least, cause.notice or least)
+    is_announced = any(makes_event(cause.name, vm, draft.scopes.get(vm.scope or "")) for vm in vms)
+    _refuse_too_long(asked, cause, draft.rules.notice_max, is_announced=is_announced)
+    is_forced = request.force_reason is not None
+    if asked < least and is_announced and not is_forced:
+        given = f"NotBefore is {_words(-asked)} in the past" if asked < timedelta(0) else f"notice of {_words(asked)}"
+        msg = f"{given}: a {event_type} needs at least {_words(least)}; to undercut it, force it and give a reason"
+        raise BelowMinimumNotice(msg, minimum_s=int(least.total_seconds()))
+    if request.not_before is not None:
+        # The announcement keeps the moment itself. Whoever had to queue past it gets no more than the least notice.
+        asked = min(asked, least)
+    return max(asked, timedelta(0) if is_forced else least)
+
+
+def _asked(request: Request, now: datetime) -> timedelta | None:
+    if request.notice is not None and request.not_before is not None:
+        msg = "give a notice or a NotBefore, and not both"
+        raise InvalidRequest(msg)
+    if request.not_before is not None:
+        return request.not_before - now
+    return request.notice
+
+
+def _refuse_too_long(notice: timedelta, cause: Cause, notice_max: timedelta, *, is_announced: bool) -> None:
+    if notice > notice_max:
+        msg = f"notice of {_words(notice)} is more than the limit of {_words(notice_max)} (notice_max)"
+        raise InvalidRequest(msg)
+    if cause.profile == Profile.TERMINATE and is_announced and notice > TERMINATE_NOTICE_MAX:
+        msg = f"notice of {_words(notice)} is more than the {_words(TERMINATE_NOTICE_MAX)} that a Terminate may have"
+        raise InvalidRequest(msg)
+
+
+def _words(span: timedelta) -> str:
+    seconds = span.total_seconds()
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"

