@@ -20,6 +20,7 @@ from forewarn.cli.openapi import openapi_document
 from forewarn.config import Settings, format_span
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
 from forewarn.core.lifecycle import EVENT_STATUS, TRANSITIONS
+from forewarn.core.model import ACTIVE_STATES, MaintenanceState
 from forewarn.endpoint.traffic import Limits, Traffic
 from forewarn.feed import Feed
 from forewarn.metrics import Metrics
@@ -97,12 +98,12 @@ def lifecycle() -> str:
     text = "# Lifecycle\n\nOf a maintenance; drawn from `TRANSITIONS` in `core/lifecycle.py`.\n\n```mermaid\nstateDiagram-v2\n"
     for (state, trigger), target in TRANSITIONS.items():
         text += f"    {state or '[*]'} --> {target}: {trigger}\n"
-    for state in ("completed", "canceled", "failed"):
-        text += f"    {state} --> [*]\n"
+    for end in (s for s in MaintenanceState if s not in ACTIVE_STATES):
+        text += f"    {end} --> [*]\n"
     text += "```\n\nWhat its events show in each state:\n\n" + _table("maintenance", "EventStatus", "in documents")
-    for state in ("queued", *EVENT_STATUS):
-        status = EVENT_STATUS.get(state, "no events yet")  # type: ignore[call-overload] # words and members compare alike
-        text += _row(state, status, "yes" if str(status) in {"Scheduled", "Started"} else "no")
+    for each in MaintenanceState:
+        status = EVENT_STATUS.get(each, "no events yet")
+        text += _row(each, status, "yes" if status in {"Scheduled", "Started"} else "no")
     text += "\nAn event that its scope no longer sees, because the scope was disabled, is `Withdrawn`.\n\n## Causes\n\n"
     text += _table("cause", "type", "source", "notice", "seconds", "description")
     for cause in CAUSES.values():
@@ -150,7 +151,7 @@ def commands() -> str:
         if options:
             text += "\n" + _table("argument", "what it is")
             for option in options:
-                names = ", ".join(f"`{o}`" for o in option.opts) if option.opts[0].startswith("-") else f"`{option.human_readable_name}`"
+                names = ", ".join(f"`{o}`" for o in option.opts) if option.opts[0].startswith("-") else f"`{option.name.upper()}`"
                 text += _row(names, (getattr(option, "help", "") or "").strip())
     return text
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import resource
 import signal
@@ -33,7 +34,7 @@ from forewarn.core.progress import Retry
 from forewarn.endpoint import MetadataApp, MetadataServer
 from forewarn.endpoint.traffic import Limits, Traffic
 from forewarn.engine import Engine, threaded
-from forewarn.errors import ConfigError, ForewarnError
+from forewarn.errors import ConfigError, ForewarnError, ServerError
 from forewarn.feed import Feed
 from forewarn.identity import Identity
 from forewarn.ids import RandomIds
@@ -141,6 +142,7 @@ class Service:
             loop_task = asyncio.create_task(self.scheduler.run())
             stack.push_async_callback(self._stop_scheduler, loop_task)
             server = _QuietServer(_control_config(self.settings, make_control_app(self.context)))
+            _load_tls(server.config)
             control_task = asyncio.create_task(server.serve(sockets=[control]))
             stack.push_async_callback(_stop_control, server, control_task)
             stack.callback(self.context.changed.set)
@@ -149,6 +151,10 @@ class Service:
             stack.push_async_callback(self.endpoint.stop, _STOP_GRACE_S)
             while not server.started and not control_task.done():
                 await asyncio.sleep(0.005)
+            if control_task.done():
+                await control_task
+                msg = "the control API did not start"
+                raise ServerError(msg)
             yield self
 
     async def _load(self) -> None:
@@ -204,6 +210,20 @@ def _control_config(settings: Settings, app: Any) -> uvicorn.Config:  # noqa: AN
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )
+
+
+def _load_tls(config: uvicorn.Config) -> None:
+    """Read certificate and key before anybody is told that the service is ready.
+
+    Raises:
+        ConfigError: They cannot be read, or do not belong together.
+    """
+    try:
+        config.load()
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        msg = f"cannot use certificate {config.ssl_certfile} with key {config.ssl_keyfile}: {reason}"
+        raise ConfigError(msg) from error
 
 
 async def _stop_control(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
@@ -369,7 +389,15 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
 
     raise_descriptor_limit(settings.connections_max + _DESCRIPTORS_SPARE)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    uvloop.run(serve(settings, ready))
+    gc.disable()
+
+    def loaded(service: Service) -> None:
+        """What lives from the start on is no garbage: never look through it again, since that halts every answer."""
+        gc.freeze()
+        gc.enable()
+        ready(service)
+
+    uvloop.run(serve(settings, loaded))
 
 
 def raise_descriptor_limit(wanted: int) -> None:

@@ -1,7 +1,7 @@
 """Tokens of the control API.
 
-The operator's token lies in the state folder, readable by its owner only; whoever can read that file may operate. The CLI on
-the same machine finds it by itself.
+The operator's token lies in the state folder, readable by its owner only; whoever can read that file may operate. The
+CLI on the same machine finds it by itself.
 """
 
 from __future__ import annotations

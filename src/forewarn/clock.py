@@ -1,7 +1,8 @@
 """The only place that reads the time.
 
-Everything else is handed *now* as an argument, or a `Clock` to ask. A `RealClock` follows the machine; a `VirtualClock` stands
-still until somebody advances it, so that a simulated day runs in milliseconds and always the same way.
+Everything else is handed *now* as an argument, or a `Clock` to ask. A `RealClock` follows the machine; a
+`VirtualClock` stands still until somebody advances it, so that a simulated day runs in milliseconds and always the
+same way.
 
 All times are aware `datetime` in UTC.
 """
@@ -40,8 +41,8 @@ class Clock(Protocol):
 class RealClock:
     """The machine's clock.
 
-    A step of the wall clock is noticed within `recheck_s`, since long waits are cut into pieces of that length: a timer alone would
-    sleep through it.
+    A step of the wall clock is noticed within `recheck_s`, since long waits are cut into pieces of that length: a
+    timer alone would sleep through it.
     """
 
     is_virtual = False
@@ -55,7 +56,7 @@ class RealClock:
 
     async def wait_until(self, moment: datetime) -> None:
         """Sleep until the wall clock shows `moment`."""
-        while (remaining_s := (moment - self.now()).total_seconds()) > 0:
+        while (remaining_s := (moment - self.now()).total_seconds()) > 0:  # noqa: ASYNC110 - nobody tells of time
             await asyncio.sleep(min(remaining_s, self._recheck_s))
 
 

@@ -1,7 +1,7 @@
 """Every setting, with its unit, its default and its limits.
 
-A value is taken from the first of: command-line flag, environment variable ``FOREWARN_…``, TOML file (``--config``), default.
-Spans of time are given as ``90s``, ``15m``, ``24h``, ``7d`` or a number of seconds.
+A value is taken from the first of: command-line flag, environment variable ``FOREWARN_…``, TOML file (``--config``),
+default. Spans of time are given as ``90s``, ``15m``, ``24h``, ``7d`` or a number of seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from forewarn.core.decision import Rules
@@ -68,6 +68,11 @@ def _seconds(most: int) -> Any:  # noqa: ANN401 - pydantic's FieldInfo
     return {"ge": timedelta(0), "le": timedelta(seconds=most)}
 
 
+def _number(value: object) -> object:
+    """An int where variables and flags give its digits: pydantic compares literals without converting them."""
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+
+
 class Settings(BaseSettings):
     """Settings of `forewarn serve`."""
 
@@ -84,7 +89,9 @@ class Settings(BaseSettings):
     control_listen: str = Field("127.0.0.1:8170", description="Address of the control API.")
     tls_certificate: Path | None = Field(None, description="Certificate for the control API, PEM.")
     tls_key: Path | None = Field(None, description="Its private key, PEM.")
-    insecure: bool = Field(default=False, description="Serve the control API without TLS on an address that is not loopback.")
+    insecure: bool = Field(
+        default=False, description="Serve the control API without TLS on an address that is not loopback."
+    )
 
     # Time
     clock: Literal["real", "virtual"] = Field("real", description="virtual: time stands still until it is advanced.")
@@ -92,53 +99,91 @@ class Settings(BaseSettings):
 
     # Rules
     initial_incarnation: int = Field(1, ge=0, le=1 << 31, description="First DocumentIncarnation (R45, A6).")
-    first_answer_delay: Span = Field(timedelta(0), **_seconds(120), description="How long the enabling GET is held (R67).")
+    first_answer_delay: Span = Field(
+        timedelta(0), **_seconds(120), description="How long the enabling GET is held (R67)."
+    )
     announce_delay: Span = Field(timedelta(0), **_seconds(300), description="From enabling to the first event (R68).")
     start_delay: Span = Field(timedelta(0), **_seconds(3600), description="From the last approval to the start (A24).")
-    disable_after: Span = Field(timedelta(hours=24), ge=timedelta(seconds=1), description="Silence that disables a scope (R69).")
+    disable_after: Span = Field(
+        timedelta(hours=24), ge=timedelta(seconds=1), description="Silence that disables a scope (R69)."
+    )
     restart_grace: Span = Field(
-        timedelta(minutes=10), ge=timedelta(0), description="Least time after a start before silence counts: nobody can ask a service that is down."
+        timedelta(minutes=10),
+        ge=timedelta(0),
+        description="Least time after a start before silence counts: nobody can ask a service that is down.",
     )
     notice_max: Span = Field(timedelta(days=90), ge=timedelta(minutes=15), description="Longest notice.")
-    user_operations_max: int | None = Field(None, ge=1, description="User operations pending per scope; 10 in the preview (R88).")
+    user_operations_max: int | None = Field(
+        None, ge=1, description="User operations pending per scope; 10 in the preview (R88)."
+    )
 
     # The metadata protocol's switches
     notbefore_2017_03_01: Literal["iso", "rfc1123"] = Field("iso", description="NotBefore in 2017-03-01 (A1).")
-    require_metadata_2017_03_01: Literal["none", "get", "all"] = Field("none", description="Metadata header in 2017-03-01 (A3).")
+    require_metadata_2017_03_01: Literal["none", "get", "all"] = Field(
+        "none", description="Metadata header in 2017-03-01 (A3)."
+    )
     cloud: Literal["public", "china"] = Field("public", description="china: without 2017-11-01 and Preempt (A2).")
     legacy_latest: bool = Field(default=False, description="Serve /metadata/latest/scheduledevents (A4).")
-    unknown_event: Literal[400, 404, 200] = Field(400, description="Status for the approval of an unknown id (A11).")
+    unknown_event: Annotated[Literal[400, 404, 200], BeforeValidator(_number)] = Field(
+        400, description="Status for the approval of an unknown id (A11)."
+    )
     post_body: Literal["empty", "document"] = Field("empty", description="Body of the answer to an approval (A13).")
-    rate_limit_per_s: int | None = Field(None, ge=1, le=1_000_000, description="Requests per second and VM; 5 on Azure (R9).")
+    rate_limit_per_s: int | None = Field(
+        None, ge=1, le=1_000_000, description="Requests per second and VM; 5 on Azure (R9)."
+    )
 
     # Limits of the metadata endpoint
-    body_size_bytes_max: int = Field(1 << 20, ge=256, le=1 << 28, description="Largest request body, on either listener.")
+    body_size_bytes_max: int = Field(
+        1 << 20, ge=256, le=1 << 28, description="Largest request body, on either listener."
+    )
     header_size_bytes_max: int = Field(16 << 10, ge=1024, le=1 << 20, description="Largest request line with headers.")
     start_requests_max: int = Field(1000, ge=1, le=100_000, description="StartRequests in one POST.")
-    request_timeout: Span = Field(timedelta(seconds=10), ge=timedelta(milliseconds=100), description="For a request to arrive whole.")
-    idle_timeout: Span = Field(timedelta(minutes=5), ge=timedelta(seconds=1), description="For a connection without requests.")
+    request_timeout: Span = Field(
+        timedelta(seconds=10), ge=timedelta(milliseconds=100), description="For a request to arrive whole."
+    )
+    idle_timeout: Span = Field(
+        timedelta(minutes=5), ge=timedelta(seconds=1), description="For a connection without requests."
+    )
     connections_max: int = Field(16384, ge=1, description="Connections to the metadata endpoint.")
     connections_per_vm_max: int = Field(256, ge=1, description="Connections of one VM.")
     wait_max: Span = Field(timedelta(seconds=300), **_seconds(3600), description="Longest long poll (X1).")
 
     # The simulate actuator
-    simulate_impact_after: Span = Field(timedelta(seconds=7), ge=timedelta(0), description="From start to impact (R98).")
+    simulate_impact_after: Span = Field(
+        timedelta(seconds=7), ge=timedelta(0), description="From start to impact (R98)."
+    )
     simulate_complete_after: Span | None = Field(
-        timedelta(minutes=10), ge=timedelta(0), description="From start to completion (R98); unset: by hand."
+        timedelta(minutes=10), ge=timedelta(0), description="From start to completion (R98); none: by hand."
     )
 
     # Actuators
     actuator_timeout: Span = Field(timedelta(minutes=1), ge=timedelta(milliseconds=100), description="For one call.")
-    actuator_attempts_max: int = Field(10, ge=1, le=1000, description="Failed calls in a row until a maintenance has failed.")
-    actuator_retry: Span = Field(timedelta(seconds=5), ge=timedelta(milliseconds=100), description="Pause after a failed call; doubles each time, up to 5 min.")
+    actuator_attempts_max: int = Field(
+        10, ge=1, le=1000, description="Failed calls in a row until a maintenance has failed."
+    )
+    actuator_retry: Span = Field(
+        timedelta(seconds=5),
+        ge=timedelta(milliseconds=100),
+        description="Pause after a failed call; doubles each time, up to 5 min.",
+    )
     actuator_calls_max: int = Field(64, ge=1, le=10_000, description="Calls at the same time.")
 
     # What grows
     due_batch_max: int = Field(500, ge=1, le=100_000, description="Maintenances started in one transaction.")
-    history_retention: Span = Field(timedelta(days=90), ge=timedelta(hours=1), description="How long ended maintenances and the ledger are kept.")
-    idempotency_retention: Span = Field(timedelta(hours=24), ge=timedelta(minutes=1), description="How long an Idempotency-Key is remembered.")
+    history_retention: Span = Field(
+        timedelta(days=90), ge=timedelta(hours=1), description="How long ended maintenances and the ledger are kept."
+    )
+    idempotency_retention: Span = Field(
+        timedelta(hours=24), ge=timedelta(minutes=1), description="How long an Idempotency-Key is remembered."
+    )
     page_size_max: int = Field(1000, ge=1, le=10_000, description="Items in one page of the control API.")
     request_vms_max: int = Field(10_000, ge=1, le=1_000_000, description="Hosts or VMs named in one request.")
+
+    @field_validator("clock_start", "user_operations_max", "rate_limit_per_s", "simulate_complete_after", mode="before")
+    @classmethod
+    def _read_none(cls, value: object) -> object:
+        """Flags, variables and TOML have no null; the word is for settings that may be unset."""
+        return None if value == "none" else value
 
     @classmethod
     def settings_customise_sources(
@@ -196,7 +241,8 @@ def load_settings(config: Path | None = None, **flags: object) -> Settings:
         model_config = SettingsConfigDict(toml_file=config)
 
     try:
-        return _WithFile(**{name: value for name, value in flags.items() if value is not None})
+        said: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+        return _WithFile(**said)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])

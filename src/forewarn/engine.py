@@ -4,7 +4,8 @@ Every command runs the same way: in one transaction, on the writer's thread, it 
 settles what follows, and commits. Only then are the new documents published and anybody told. What the command needs to know of
 the present moment is read once, inside.
 
-A command is shielded: who asked for it may go away, but once begun it is carried out and published.
+A command is shielded: who asked for it may go away, but once begun it is carried out and published. A commit that failed may
+have succeeded all the same, when only the answer was lost; so the next command that gets through publishes the whole truth.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 from forewarn.clock import Clock
 from forewarn.core import ending, planning, service, settlement
 from forewarn.core.approval import Approval, Approver, approve
-from forewarn.core.decision import Changes, Draft, Rules, State
+from forewarn.core.decision import Changes, Document, Draft, Rules, State
 from forewarn.core.inventory import Inventory, InventoryChange, apply_inventory
 from forewarn.core.model import Audience, EntryKind, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.core.progress import Failure, Progress, Retry, advance
@@ -32,6 +33,8 @@ from forewarn.store.contract import Outcome, Reader, Store, Transaction
 __all__ = ["Due", "Engine", "IdSource", "Key", "Runner", "inline", "threaded"]
 
 T = TypeVar("T")
+
+_Truth = tuple[Inventory, list[Document]]
 
 Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a blocking function somewhere and hands back its result."""
@@ -118,6 +121,7 @@ class Engine:
         self._read = read
         self._lock = asyncio.Lock()
         self._commands: set[asyncio.Task[Any]] = set()
+        self._is_in_doubt = False
         self.listeners: list[Callable[[Changes], None]] = []
 
     # Operators
@@ -244,14 +248,14 @@ class Engine:
         """Fill the feed and the identity from the store; silence while the service was down does not count."""
         now = self.clock.now()
 
-        def work(tx: Transaction) -> tuple[Inventory, list[Any]]:
+        def work(tx: Transaction) -> _Truth:
             threshold = now - self.rules.disable_after + self.rules.restart_grace
             tx.touch({audience.key: threshold for audience in tx.silent(threshold, 1_000_000)})
             return tx.inventory(), list(tx.documents())
 
-        def publish(result: tuple[Inventory, list[Any]]) -> None:
+        def publish(result: _Truth) -> None:
             self.identity.load(result[0])
-            self.feed.publish(result[1])
+            self.feed.reload(result[1])
 
         await self._command(work, publish)
 
@@ -276,7 +280,7 @@ class Engine:
             gone = [a for a in silent if a.key not in heard]
             if not (waiting or gone):
                 return Due(jobs=jobs, has_more=bool(heard)), Changes(), []
-            changes = self._start_due(tx, [m.id for m in waiting], [a.key for a in gone])
+            changes = self._start_due(tx, waiting, [a.key for a in gone])
             started = [
                 m.due_at
                 for m in waiting
@@ -293,9 +297,10 @@ class Engine:
 
         return await self._command(work, publish)
 
-    def _start_due(self, tx: Transaction, maintenance_ids: list[str], audience_keys: list[str]) -> Changes:
+    def _start_due(self, tx: Transaction, due: list[Maintenance], audience_keys: list[str]) -> Changes:
         state = tx.load_audiences(audience_keys) if audience_keys else State()
-        state = tx.load_maintenances({*maintenance_ids, *state.focus}, into=state)
+        state.maintenances.update((m.id, m) for m in due)  # read a moment ago, in this transaction
+        state = tx.load_maintenances({*(m.id for m in due), *state.focus}, into=state)
         draft = self._draft(state, tx, "forewarn")
         for key in audience_keys:
             service.disable(draft, draft.audiences[key])
@@ -409,7 +414,11 @@ class Engine:
             change(draft, maintenance)
             return [maintenance_id]
 
-        return (await self._maintenances(load, decide, actor=actor, key=key))[0]
+        found = await self._maintenances(load, decide, actor=actor, key=key)
+        if not found:  # done before under this key, and forgotten since
+            msg = f"maintenance {maintenance_id!r} does not exist any more"
+            raise NotFound(msg, id=maintenance_id)
+        return found[0]
 
     async def _decide(
         self, load: Callable[[Transaction], State], decide: Callable[[Draft], T], *, actor: str
@@ -432,13 +441,21 @@ class Engine:
     async def _command(self, work: Callable[[Transaction], Any], publish: Callable[[Any], T]) -> T:
         """One transaction and its publication, in the order of commits, whoever stops waiting for it."""
 
-        def transact() -> Any:  # noqa: ANN401 - whatever the work returns
+        def transact() -> tuple[_Truth | None, Any]:
             with self._store.write() as tx:
-                return work(tx)
+                truth = (tx.inventory(), list(tx.documents())) if self._is_in_doubt else None
+                result = work(tx)
+                self._is_in_doubt = True
+            self._is_in_doubt = False
+            return truth, result
 
         async def run() -> T:
             async with self._lock:
-                return publish(await self._write(transact))
+                truth, result = await self._write(transact)
+                if truth is not None:
+                    self.identity.load(truth[0])
+                    self.feed.reload(truth[1])
+                return publish(result)
 
         task = asyncio.get_running_loop().create_task(run())
         self._commands.add(task)

@@ -21,8 +21,8 @@
         + StoreCorrupt              500  the database file is damaged or not ours
         + IllegalTransition         500  a bug: the lifecycle table has no such arrow
 
-The class says who is to blame; ``code`` is stable and meant for programs, the message for people. Messages are one line, lower
-case, name the object and say what was expected, and never hold a secret.
+The class says who is to blame; ``code`` is stable and meant for programs, the message for people. Messages are one
+line, lower case, name the object and say what was expected, and never hold a secret.
 """
 
 from __future__ import annotations

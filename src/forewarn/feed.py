@@ -1,8 +1,8 @@
 """The documents as the endpoint serves them: ready-made bytes, and who waits for the next ones.
 
-A `Channel` belongs to one audience. The engine publishes into it after a commit; from then on every GET of any VM of that
-audience is answered from the bytes made here, once for each api-version (invariant 7 of the design). Publishing is a hint to
-whoever waits, the store is the truth: a channel can be filled anew from it at any time.
+A `Channel` belongs to one audience. The engine publishes into it after a commit; from then on every GET of any VM of
+that audience is answered from the bytes made here, once for each api-version (invariant 7 of the design). Publishing
+is a hint to whoever waits, the store is the truth: a channel can be filled anew from it at any time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import lru_cache
 
 from forewarn.core.decision import Document
-from forewarn.core.model import Audience
+from forewarn.core.model import Audience, MaintenanceState
 from forewarn.wire.imds import CONTENT_TYPE, Dialect, Version, encode_document
 
 __all__ = ["Channel", "Feed", "Reply"]
@@ -45,9 +45,10 @@ class Channel:
         is_enabled: Whether anybody asked yet (R67); while False there are no replies.
         replies: One for each api-version, in the order of the dialect's versions.
         asked_at: When a VM of it last asked, to the second; None if not since the service started (R69).
+        settled: Ids of shown events for which another approval is known to change nothing (R49).
     """
 
-    __slots__ = ("_waiters", "asked_at", "epoch", "incarnation", "is_enabled", "key", "replies")
+    __slots__ = ("_listed", "_waiters", "asked_at", "epoch", "incarnation", "is_enabled", "key", "replies", "settled")
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -56,6 +57,8 @@ class Channel:
         self.incarnation = 0
         self.replies: tuple[Reply, ...] = ()
         self.asked_at: datetime | None = None
+        self.settled: frozenset[str] = frozenset()
+        self._listed: frozenset[str] = frozenset()
         self._waiters: set[asyncio.Future[None]] = set()
 
     def show(self, document: Document, replies: tuple[Reply, ...]) -> None:
@@ -67,8 +70,21 @@ class Channel:
         self.epoch, self.incarnation = audience.epoch, audience.incarnation
         self.is_enabled = audience.enabled_at is not None
         self.replies = replies
+        self._listed = frozenset(event.id for event, _ in document.items)
+        started = {event.id for event, m in document.items if m.state is MaintenanceState.STARTED or event.is_approved}
+        self.settled = frozenset(started | self.settled & self._listed)
         if has_changed or not self.is_enabled:
             self.wake()
+
+    def settle(self, event_ids: Iterable[str]) -> None:
+        """An approval of these is on disk: the next one, with every poll of some clients, need not go there (W5)."""
+        self.settled |= self._listed.intersection(event_ids)
+
+    def hide(self) -> None:
+        """Show nothing: the audience is disabled."""
+        self.is_enabled = False
+        self.replies = ()
+        self.wake()
 
     def wake(self) -> None:
         """Let every held request look again."""
@@ -114,6 +130,16 @@ class Feed:
         for document in documents:
             self.channel(document.audience.key).show(document, self._render(document))
             self.documents_published += 1
+
+    def reload(self, documents: Iterable[Document]) -> None:
+        """Show exactly these documents; an audience without one is disabled."""
+        keys = set()
+        for document in documents:
+            self.publish([document])
+            keys.add(document.audience.key)
+        for key, channel in self._channels.items():
+            if channel.is_enabled and key not in keys:
+                channel.hide()
 
     def asked(self) -> dict[str, datetime]:
         """When each enabled audience last asked, as far as known in this process."""

@@ -39,7 +39,8 @@ class Caller:
 
 
 _NOTHING = Channel("")
-"""Shown to a connection whose VM is no longer declared as it was: no replies, so the fast path cannot answer from it."""
+"""Shown to a connection whose VM is no longer declared as it was: no replies, so the fast path cannot answer from
+it."""
 
 
 class Identity:

@@ -1,4 +1,7 @@
-"""What `/metrics` shows. Counting on the hot path is an addition to a plain integer; the rest is put together when asked for."""
+"""What `/metrics` shows.
+
+Counting on the hot path is an addition to a plain integer; the rest is put together when asked for.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,9 @@ class Metrics(Collector):
         yield _gauge("forewarn_connections", "Open connections of VMs.", self._connections())
         yield _counter("forewarn_connections_refused", "Connections over a limit.", self._traffic.connections_refused)
         yield _counter("forewarn_unknown_callers", "Requests from addresses of no VM.", self._traffic.unknown_callers)
-        approvals = CounterMetricFamily("forewarn_approvals", "Approvals that counted, by who gave them.", labels=["by"])
+        approvals = CounterMetricFamily(
+            "forewarn_approvals", "Approvals that counted, by who gave them.", labels=["by"]
+        )
         for who in sorted({"vm", "operator", "policy"} | self._approvals.keys()):
             approvals.add_metric([who], self._approvals.get(who, 0))
         yield approvals
@@ -108,7 +113,9 @@ class Metrics(Collector):
             key = (version.name, "GET", 200)
             counts[key] = counts.get(key, 0) + count
         metric = CounterMetricFamily(
-            "forewarn_requests", "Requests of VMs, by api-version, method and status.", labels=["version", "method", "status"]
+            "forewarn_requests",
+            "Requests of VMs, by api-version, method and status.",
+            labels=["version", "method", "status"],
         )
         for (name, method, status), count in sorted(counts.items()):
             metric.add_metric([name, method, str(status)], count)

@@ -64,9 +64,9 @@ class PostgreSql:
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
-        self._admin = sa.create_engine(self._url("postgres", "postgresql+psycopg"), isolation_level="AUTOCOMMIT")
-        # Sorted as people do, unlike SQLite and Python: no order may depend on it.
-        self._run("CREATE DATABASE template_forewarn TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
+        url = self._url("postgres", "postgresql+psycopg")
+        self._admin = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        self._run("CREATE DATABASE template_forewarn")
         SqlStore(self._url("template_forewarn")).close()
 
     def _url(self, name: str, driver: str = "postgresql") -> str:
@@ -78,14 +78,11 @@ class PostgreSql:
 
     @contextmanager
     def database(self, template: str = "template_forewarn") -> Iterator[Database]:
+        """A database with the schema, or with nothing when the template is ``template0``."""
         name = f"test_{uuid.uuid4().hex}"
         self._run(f"CREATE DATABASE {name} TEMPLATE {template}")
         yield Database(self._url(name))
         self._run(f"DROP DATABASE {name} WITH (FORCE)")
-
-    def close(self) -> None:
-        self._admin.dispose()
-
 
 @contextmanager
 def postgresql() -> Iterator[PostgreSql]:
@@ -94,9 +91,7 @@ def postgresql() -> Iterator[PostgreSql]:
     folder = Path(tempfile.mkdtemp(prefix="forewarn-pg-"))
     server = package.get_server(folder / "data", cleanup_mode="stop")
     try:
-        made = PostgreSql(server)
-        yield made
-        made.close()
+        yield PostgreSql(server)
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)

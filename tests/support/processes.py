@@ -70,9 +70,8 @@ def served(
         "127.0.0.1:0",
         *arguments,
     ]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=(folder / "serve.log").open("a"), text=True, env=environment
-    )
+    with (folder / "serve.log").open("a") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
     try:
         line = _ready_line(process, folder)
         urls = re.findall(r"https?://[^\s,]+", line)

@@ -57,13 +57,18 @@ def _web() -> list[Vm]:
     return [Vm(f"Web_{n}", f"127.0.9.{1 + n}") for n in range(3)]
 
 
+def _wide() -> list[Vm]:
+    return [Vm(f"Wide_{n}", f"127.0.10.{1 + n}") for n in range(30)]
+
+
 def inventory() -> dict[str, Any]:
-    """A pool of standalone VMs, each on a host of its own, and an availability set of three."""
+    """Standalone VMs, an availability set of three, and a cloud service of thirty update domains; a host for each VM."""
     vms = [_declared(vm) for vm in _pool()]
     vms += [_declared(vm) | {"scope": "web", "fault_domain": n} for n, vm in enumerate(_web())]
+    vms += [_declared(vm) | {"scope": "wide", "update_domain": n} for n, vm in enumerate(_wide())]
     return {
         "hosts": [{"name": vm["host"]} for vm in vms],
-        "scopes": [{"name": "web", "kind": "availability-set"}],
+        "scopes": [{"name": "web", "kind": "availability-set"}, {"name": "wide", "kind": "cloud-service"}],
         "vms": vms,
     }
 
@@ -78,12 +83,14 @@ class Running:
 
     Attributes:
         web: VMs of one availability set.
+        wide: VMs of one cloud service.
         stranger: An address of no VM.
     """
 
     service: Service
     loop: asyncio.AbstractEventLoop
     web: list[Vm] = field(default_factory=_web)
+    wide: list[Vm] = field(default_factory=_wide)
     stranger: str = "127.0.8.8"
     _fresh: Iterator[Vm] = field(default_factory=lambda: iter(_pool()))
     _ids: Iterator[int] = field(default_factory=count)
@@ -139,7 +146,7 @@ class Running:
         return self.run(self.service.engine.schedule(request, actor="operator:test"))[0]
 
     def event(self, vm: Vm) -> str:
-        """The id of an event that the VM, enabled for it if need be, is shown."""
+        """The id of an event that the VM, enabled for it if need be, is shown; it can have one at a time."""
         if not self.channel(vm).is_enabled:
             self.enable(vm)
         self.schedule(vm)
@@ -152,6 +159,23 @@ class Running:
         with self.operator() as operator:
             page = operator.get("/v1/events", params={"all": True, "limit": 1000}).json()
         return any(item["id"] == event_id and item["approved_at"] is not None for item in page["items"])
+
+    def fill(self) -> bytes:
+        """Give the cloud service a long document, of an event for each VM; returns its bytes."""
+        self.enable(self.wide[0])
+        with self.wire(self.wide[0]) as wire:
+            if not wire.ask(get()).json["Events"]:
+                request = Request(cause="host-maintenance", vms=tuple(vm.name for vm in self.wide))
+                self.run(self.service.engine.schedule(request, actor="operator:test"))
+            return wire.ask(get()).body
+
+    def complete(self, vm: Vm) -> None:
+        """End what has started on that VM."""
+        with self.operator() as operator:
+            started = operator.get("/v1/maintenance", params={"state": "started", "limit": 1000}).json()["items"]
+        for maintenance in started:
+            if maintenance["vms"] == [vm.name]:
+                self.run(self.service.engine.complete(maintenance["id"], actor="operator:test"))
 
     # What is inside
 

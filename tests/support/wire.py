@@ -55,7 +55,17 @@ class Wire:
     """
 
     def __init__(self, address: tuple[str, int], source: str, timeout_s: float = _TIMEOUT_S) -> None:
-        self.sock = socket.create_connection(address, timeout=timeout_s, source_address=(source, 0))
+        self._take(socket.create_connection(address, timeout=timeout_s, source_address=(source, 0)))
+
+    @classmethod
+    def over(cls, sock: socket.socket) -> Self:
+        """Over a socket that is connected already."""
+        wire = cls.__new__(cls)
+        wire._take(sock)
+        return wire
+
+    def _take(self, sock: socket.socket) -> None:
+        self.sock = sock
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
 

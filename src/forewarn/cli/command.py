@@ -73,7 +73,8 @@ def command(
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        epilog = "\n\n".join(["Example:" if len(examples) == 1 else "Examples:", *(f"  $ {line}" for line in examples)])
+        lines = "\n".join(f"    $ {line}" for line in examples)
+        epilog = f"Example{'' if len(examples) == 1 else 's'}:\n\n{lines}"
         return app.command(name, epilog=epilog, rich_help_panel=panel)(_completed(function))
 
     return register

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from forewarn import errors
 from forewarn.auth import TOKEN_FILE, read_token
-from forewarn.errors import ConfigError, ForewarnError, OtherSideError, ServerUnreachable, Unauthorized
+from forewarn.errors import ConfigError, ForewarnError, InvalidRequest, OtherSideError, ServerUnreachable, Unauthorized
 
 if TYPE_CHECKING:
     import httpx
@@ -296,7 +296,14 @@ class Connection:
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path."""
+    """A name as one segment of a path.
+
+    Raises:
+        InvalidRequest: It cannot be one.
+    """
+    if name in {"", ".", ".."} or "/" in name:
+        msg = f"{name!r} is not a name"
+        raise InvalidRequest(msg)
     return quote(name, safe="")
 
 

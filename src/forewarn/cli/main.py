@@ -12,30 +12,64 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
+from forewarn.cli.about import add_demo, add_version
+from forewarn.cli.clock import add_clock
 from forewarn.cli.command import BROKEN_PIPE
+from forewarn.cli.config import add_config
+from forewarn.cli.event import add_event
+from forewarn.cli.host import add_host
+from forewarn.cli.inventory import add_inventory
+from forewarn.cli.ledger import add_ledger
+from forewarn.cli.maintenance import add_maintenance
+from forewarn.cli.openapi import add_openapi
 from forewarn.cli.output import plain
 from forewarn.cli.serve import add_serve
+from forewarn.cli.vm import add_vm
 from forewarn.errors import ForewarnError, ServerUnreachable
 
 __all__ = ["app", "error_line", "main", "run"]
 
 _FAILED, _UNREACHABLE, _INTERRUPTED = 1, 3, 130
 
+
+
+class _InOrder(TyperGroup):
+    """Lists commands as they are in `_ADDERS`; Typer would put all groups behind all commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - Typer's context
+        """The names, in order."""
+        return sorted(super().list_commands(ctx), key=_NOUNS.index)
+
+
+_ADDERS = (
+    add_serve,
+    add_demo,
+    add_inventory,
+    add_vm,
+    add_host,
+    add_maintenance,
+    add_event,
+    add_ledger,
+    add_clock,
+    add_config,
+    add_openapi,
+    add_version,
+)
+_NOUNS = [add.__name__.removeprefix("add_") for add in _ADDERS]
+
 app = typer.Typer(
     name="forewarn",
+    cls=_InOrder,
     help="Tell virtual machines about maintenance before it happens, collect their approvals, and only then do it.",
-    epilog="Begin with:\n\n  $ forewarn serve\n\nand in a second terminal:\n\n  $ forewarn vm list",
+    epilog="Begin with:\n\n    $ forewarn serve\n\nand in a second terminal:\n\n    $ forewarn vm list",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-add_serve(app)
-
-
-@app.callback()
-def _options() -> None:
-    """Options before the command: none."""
+for _add in _ADDERS:
+    _add(app)
 
 
 def main() -> None:
@@ -75,14 +109,15 @@ def error_line(error: Exception) -> str:
     if isinstance(error, ForewarnError):
         text = error.message
     elif isinstance(error, typer.TyperException):
-        text = error.format_message()
+        text = error.format_message().replace("Value error, ", "").rstrip(".")
+        text = text[:1].lower() + text[1:]
         context: Any = getattr(error, "ctx", None)
-        if text and context is not None:
-            text = f"{text.rstrip('.')} (see '{context.command_path} --help')"
-    elif isinstance(error, OSError) and error.filename is not None:
-        text = f"{error.filename}: {error.strerror}"
+        if text and context is not None and "see 'forewarn" not in text:
+            text = f"{text} (see '{context.command_path} --help')"
     else:
-        text = str(error)
+        assert isinstance(error, OSError)  # noqa: S101 - `run` catches no other kind
+        where = "cannot write the output" if error.filename is None else error.filename
+        text = f"{where}: {error.strerror or error}"
     return plain(" ".join(text.split()))
 
 

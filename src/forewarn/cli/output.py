@@ -21,6 +21,7 @@ _UNLIMITED = 100_000
 _STATE_STYLES = {
     "queued": "dim",
     "scheduled": "yellow",
+    "approved": "cyan",
     "started": "bold red",
     "completed": "green",
     "canceled": "dim",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forewarn.cli.command import command, server_extra
+from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
     from forewarn.app import Service
@@ -18,6 +19,19 @@ __all__ = ["add_serve", "parse_assignments", "ready_line"]
 
 _PLACES = "Where it listens"
 _TLS = "Beyond this machine"
+_OWN_FLAG = frozenset(
+    {
+        "inventory",
+        "database_url",
+        "state_dir",
+        "clock",
+        "metadata_listen",
+        "control_listen",
+        "tls_certificate",
+        "tls_key",
+        "insecure",
+    }
+)
 
 
 def add_serve(app: typer.Typer) -> None:
@@ -37,12 +51,12 @@ def add_serve(app: typer.Typer) -> None:
         ] = None,
         database_url: Annotated[
             str | None,
-            typer.Option(metavar="URL", help="SQLite file, or a PostgreSQL URL. [default: sqlite:///forewarn.db]"),
+            typer.Option(metavar="URL", help="SQLite file, or a PostgreSQL URL. (default: sqlite:///forewarn.db)"),
         ] = None,
         config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None,
         state_dir: Annotated[
             Path | None,
-            typer.Option(metavar="FOLDER", help="Where the operator's token is kept. [default: the user's state folder]"),
+            typer.Option(metavar="FOLDER", help="Where the operator's token is kept. (default: the user's state folder)"),
         ] = None,
         clock: Annotated[
             str | None, typer.Option(metavar="real|virtual", help="virtual: time stands still until 'clock advance'.")
@@ -55,14 +69,14 @@ def add_serve(app: typer.Typer) -> None:
             str | None,
             typer.Option(
                 metavar="ADDRESS:PORT",
-                help="Metadata endpoint; several with commas. [default: 127.0.0.1:8169]",
+                help="Metadata endpoint; several with commas. (default: 127.0.0.1:8169)",
                 rich_help_panel=_PLACES,
             ),
         ] = None,
         control_listen: Annotated[
             str | None,
             typer.Option(
-                metavar="ADDRESS:PORT", help="Control API. [default: 127.0.0.1:8170]", rich_help_panel=_PLACES
+                metavar="ADDRESS:PORT", help="Control API. (default: 127.0.0.1:8170)", rich_help_panel=_PLACES
             ),
         ] = None,
         tls_certificate: Annotated[
@@ -94,19 +108,32 @@ def add_serve(app: typer.Typer) -> None:
         with server_extra():
             from forewarn.app import configure_logging, run_service
             from forewarn.config import Settings, load_settings
-        said = {name: value for name, value in flags.items() if value is not None}
-        settings = load_settings(config, **(parse_assignments(assignments or [], Settings) | said))
+        said = parse_assignments(assignments or [], Settings)
+        said |= {name: value for name, value in flags.items() if value is not None}
+        try:
+            settings = load_settings(config, **said)
+        except ConfigError as error:
+            if error.details.get("setting") not in said:
+                raise
+            name = error.details["setting"]
+            flag = _flag(name)
+            said_twice = "" if flag == "--set" else f"setting {name}: "
+            raise typer.BadParameter(error.message.removeprefix(said_twice), param_hint=flag) from error
         configure_logging()
         run_service(settings, _say_ready)
 
 
-def parse_assignments(assignments: list[str], settings: type[Settings]) -> dict[str, str]:
+def _flag(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}" if setting in _OWN_FLAG else "--set"
+
+
+def parse_assignments(assignments: list[str], settings: type[Settings]) -> dict[str, object]:
     """What `--set` said, by the name of the setting.
 
     Raises:
         typer.BadParameter: One is not NAME=VALUE, or there is no such setting.
     """
-    parsed = {}
+    parsed: dict[str, object] = {}
     for text in assignments:
         name, separator, value = text.partition("=")
         name = name.strip().lower().replace("-", "_")

@@ -77,7 +77,9 @@ async def _http(_request: Request, error: HTTPException) -> JSONResponse:
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     _log.error("a request raised", path=request.url.path, exc_info=error)
-    return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "server_error", "an unexpected error; the log of the service has it")
+    return _error(
+        HTTPStatus.INTERNAL_SERVER_ERROR, "server_error", "an unexpected error; the log of the service has it"
+    )
 
 
 class _BodyLimit:
@@ -101,7 +103,10 @@ class _BodyLimit:
             received_bytes += len(message.get("body", b""))
             if received_bytes > limit:
                 response = _error(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"the body is larger than {limit} bytes", connection="close"
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                    "too_large",
+                    f"the body is larger than {limit} bytes",
+                    connection="close",
                 )
                 await response(scope, receive, send)
                 return

@@ -21,7 +21,7 @@ from forewarn.scheduler import Scheduler
 from forewarn.store.contract import Reader
 from forewarn.wire.control import MaintenanceOut
 
-__all__ = ["Actor", "ContextOf", "IdempotencyKey", "Context", "reader_maintenances", "show", "show_all"]
+__all__ = ["Actor", "Context", "ContextOf", "IdempotencyKey", "reader_maintenances", "show", "show_all"]
 
 _KEY_LENGTH_MAX = 200
 

@@ -23,7 +23,7 @@ _HEARTBEAT_S = 15.0
 
 
 @router.get("/ledger")
-async def list_entries(  # noqa: PLR0913 - each a parameter of the query
+async def list_entries(
     context: ContextOf,
     _actor: Actor,
     after: Annotated[str | None, Query(max_length=32, description="`next` of the page before, or a sequence.")] = None,

@@ -18,13 +18,17 @@ router = APIRouter(prefix="/v1/maintenance", tags=["maintenance"])
 
 
 @router.post("", status_code=201)
-async def schedule(context: ContextOf, actor: Actor, key: IdempotencyKey, body: MaintenanceIn) -> PageOut[MaintenanceOut]:
+async def schedule(
+    context: ContextOf, actor: Actor, key: IdempotencyKey, body: MaintenanceIn
+) -> PageOut[MaintenanceOut]:
     """Schedule a maintenance.
 
-    VMs that must not be hit together get a maintenance each: one for each fault domain of a scope, the later ones queued.
+    VMs that must not be hit together get a maintenance each: one for each fault domain of a scope, the later ones
+    queued.
     """
     if len(body.hosts) + len(body.vms) > context.request_vms_max:
-        msg = f"{len(body.hosts) + len(body.vms)} hosts and VMs are named: the limit is {context.request_vms_max} (request_vms_max)"
+        count = len(body.hosts) + len(body.vms)
+        msg = f"{count} hosts and VMs are named: the limit is {context.request_vms_max} (request_vms_max)"
         raise LimitExceeded(msg)
     made = await context.engine.schedule(body.to_request(), actor=actor, key=key)
     return PageOut(items=await show_all(context, made))

@@ -45,9 +45,7 @@ async def show_vm(context: ContextOf, _actor: Actor, name: str) -> VmOut:
     return found[0]
 
 
-async def _operate(
-    context: Context, actor: str, key: Key | None, request: Request
-) -> PageOut[MaintenanceOut]:
+async def _operate(context: Context, actor: str, key: Key | None, request: Request) -> PageOut[MaintenanceOut]:
     made = await context.engine.schedule(request, actor=actor, key=key)
     return PageOut(items=await show_all(context, made))
 

@@ -1,7 +1,7 @@
 """Making the events of a maintenance: one for each audience and update domain (R34, R83).
 
-An audience gets an event when it is enabled (R67, R68, R70) and the cause makes events for the VM at all (R91, R93). With no
-event to show there is nobody to wait for, and the maintenance runs at once, unless a moment was named for it.
+An audience gets an event when it is enabled (R67, R68, R70) and the cause makes events for the VM at all (R91, R93).
+With no event to show there is nobody to wait for, and the maintenance runs at once, unless a moment was named for it.
 """
 
 from __future__ import annotations

@@ -2,13 +2,15 @@
 
 Two different waits:
 
-- **In the queue** (`must_queue`): routine maintenance waits, unseen by VMs, while an older routine one holds a VM of it, or another
+- **In the queue** (`must_queue`): routine maintenance waits, unseen by VMs, while an older routine one holds a VM of
+  it, or another
   fault domain of a scope of it (R61). It is announced, with full notice, when its turn has come.
-- **At the gate** (`is_held`): an announced maintenance whose time has come still waits while another one is going on at a VM of
+- **At the gate** (`is_held`): an announced maintenance whose time has come still waits while another one is going on
+  at a VM of
   it. Two impacts at once on one VM would be one that nobody announced.
 
-A user's operation never queues: a restart must not wait seven days behind a predicted failure. The same operation twice on one
-VM is refused instead (`duplicate_of`).
+A user's operation never queues: a restart must not wait seven days behind a predicted failure. The same operation
+twice on one VM is refused instead (`duplicate_of`).
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def is_held(maintenance: Maintenance, active: Iterable[Maintenance]) -> bool:
 
 
 def duplicate_of(maintenance: Maintenance, active: Iterable[Maintenance]) -> Maintenance | None:
-    """An active maintenance for the same cause on one of the same VMs, where a second one is refused rather than queued."""
+    """An active maintenance for the same cause on one of the same VMs: a second one is refused rather than queued."""
     if is_routine(maintenance):
         return None
     for other in active:

@@ -1,10 +1,11 @@
 """The working set of one decision, and what the decision changes.
 
-A command loads what it needs into a `State`, opens a `Draft` over it, and lets the functions of this package change the draft.
-What comes out is a `Changes`: everything that the engine must commit in one transaction, computed without any I/O.
+A command loads what it needs into a `State`, opens a `Draft` over it, and lets the functions of this package change
+the draft. What comes out is a `Changes`: everything that the engine must commit in one transaction, computed without
+any I/O.
 
-`Draft.finish` compares each audience's array of events before and after. Where it differs, the incarnation grows by exactly
-one, however many events changed: R42 and R43 hold by construction, not by care.
+`Draft.finish` compares each audience's array of events before and after. Where it differs, the incarnation grows by
+exactly one, however many events changed: R42 and R43 hold by construction, not by care.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Rules:
         disable_after: Silence that disables a scope (R69).
         restart_grace: Least time after a start of the service before silence counts: nobody can ask one that is down.
         notice_max: Longest notice that may be asked for.
-        user_operations_max: At most so many user operations pending for one audience (R88: ten in the preview); None: no limit.
+        user_operations_max: At most so many user operations pending for one audience (R88: ten in the preview); None:
+            no limit.
     """
 
     initial_incarnation: int = 1
@@ -72,7 +74,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """The content of one audience's document: the listed events with their maintenances, in order of creation (R27, R29)."""
+    """What one audience's document holds: listed events with their maintenances, in order of creation (R27, R29)."""
 
     audience: Audience
     items: tuple[tuple[Event, Maintenance], ...] = ()
@@ -186,7 +188,9 @@ class Draft:
         actor = about.pop("actor", None) or self.actor
         self._changes.entries.append(Entry(kind=kind, at=self.now, actor=actor, sequence=0, **about))
 
-    def step(self, maintenance: Maintenance, trigger: Trigger, *, is_new: bool = False, reason: str | None = None) -> Maintenance:
+    def step(
+        self, maintenance: Maintenance, trigger: Trigger, *, is_new: bool = False, reason: str | None = None
+    ) -> Maintenance:
         """Take one arrow of the lifecycle, keep the result, and write it into the ledger."""
         changed = step(maintenance, None if is_new else maintenance.state, trigger, self.now)
         self.put(changed)
@@ -205,6 +209,7 @@ class Draft:
         after = _arrays(self.events.values(), self.maintenances)
         keys = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
         keys |= self._changes.audiences.keys()
+        items = self._items(keys)
         for key in sorted(keys):
             audience = self.audiences[key]
             was = self._before.audiences.get(key)
@@ -212,13 +217,16 @@ class Draft:
             if audience.enabled_at is not None and is_same_epoch and before.get(key) != after.get(key):
                 audience = replace(audience, incarnation=audience.incarnation + 1)
                 self.put(audience)
-            self._changes.documents.append(Document(audience=audience, items=self._items(key)))
+            self._changes.documents.append(Document(audience=audience, items=tuple(items[key])))
         return self._changes
 
-    def _items(self, key: str) -> tuple[tuple[Event, Maintenance], ...]:
-        listed = [e for e in self.events.values() if e.audience == key and e.is_listed]
-        listed.sort(key=lambda e: e.sequence)
-        return tuple((e, self.maintenances[e.maintenance_id]) for e in listed)
+    def _items(self, keys: set[str]) -> dict[str, list[tuple[Event, Maintenance]]]:
+        """What is listed for each of those audiences, in order of creation."""
+        items: dict[str, list[tuple[Event, Maintenance]]] = {key: [] for key in keys}
+        for event in sorted(self.events.values(), key=lambda e: e.sequence):
+            if event.is_listed and event.audience in items:
+                items[event.audience].append((event, self.maintenances[event.maintenance_id]))
+        return items
 
 
 def _keys(maintenance: Maintenance) -> set[tuple[str, str]]:

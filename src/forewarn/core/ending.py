@@ -65,8 +65,8 @@ def extra_impact(draft: Draft, maintenance: Maintenance, *, duration_s: int) -> 
 def complete(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
     """It is over: the events go away, which is the signal to recover (R79).
 
-    A completed redeployment makes a predicted failure of the same VM pointless (R72). A VM that was preempted or deleted is
-    gone (R74, R90), and with it what was still planned for it alone.
+    A completed redeployment makes a predicted failure of the same VM pointless (R72). A VM that was preempted or
+    deleted is gone (R74, R90), and with it what was still planned for it alone.
 
     Raises:
         Conflict: It has not started.

@@ -35,8 +35,8 @@ def apply_inventory(
 ) -> tuple[Inventory, InventoryChange]:
     """Replace what is declared.
 
-    A VM keeps the delete notification that it was last brought to (R91); a new one gets its scope's. A VM that was preempted or
-    deleted runs again when it is still declared.
+    A VM keeps the delete notification that it was last brought to (R91); a new one gets its scope's. A VM that was
+    preempted or deleted runs again when it is still declared.
 
     Args:
         current: What was declared before.
@@ -67,9 +67,7 @@ def apply_inventory(
     return Inventory(hosts=declared.hosts, scopes=declared.scopes, vms=tuple(vms.values())), change
 
 
-def _with_profile(
-    vm: VirtualMachine, before: VirtualMachine | None, scopes: dict[str, Scope]
-) -> VirtualMachine:
+def _with_profile(vm: VirtualMachine, before: VirtualMachine | None, scopes: dict[str, Scope]) -> VirtualMachine:
     if vm.scope is None:
         return vm
     if before is not None and before.scope == vm.scope:
@@ -91,6 +89,8 @@ def _refuse_if_held(
     if after is None:
         msg = f"{words} and cannot be removed: {hint}"
         raise Conflict(msg, vm=before.name, id=maintenance.id)
-    if audience_key(before, scopes_before.get(before.scope or "")) != audience_key(after, scopes.get(after.scope or "")):
+    if audience_key(before, scopes_before.get(before.scope or "")) != audience_key(
+        after, scopes.get(after.scope or "")
+    ):
         msg = f"{words} and cannot change its scope: {hint}"
         raise Conflict(msg, vm=before.name, id=maintenance.id)

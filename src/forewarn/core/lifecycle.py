@@ -3,9 +3,9 @@
 Theory
 ======
 
-There is one state machine, that of a maintenance. Its events have none of their own: what an event shows follows from the
-maintenance's state (`EVENT_STATUS`) and from whether it is still listed. So the events of all tenants of a host become Started
-together because there is nothing that could make them differ (R84), and no event can go back (R75).
+There is one state machine, that of a maintenance. Its events have none of their own: what an event shows follows from
+the maintenance's state (`EVENT_STATUS`) and from whether it is still listed. So the events of all tenants of a host
+become Started together because there is nothing that could make them differ (R84), and no event can go back (R75).
 
 Two rules:
 
@@ -21,8 +21,10 @@ Two rules:
 
 Invariants, checked at each step by `check`:
 
-- scheduled and later states have a NotBefore, queued has none; started_at is set from started on, ended_at at the end only;
-- a start lies at or after NotBefore, unless every vote is in, or it was forced with a reason (invariant 4 of the design);
+- scheduled and later states have a NotBefore, queued has none; started_at is set from started on, ended_at at the end
+  only;
+- a start lies at or after NotBefore, unless every vote is in, or it was forced with a reason (invariant 4 of the
+  design);
 - nothing leaves a final state.
 
 Spec: R35, R75 to R79

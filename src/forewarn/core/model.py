@@ -43,7 +43,7 @@ class EventType(StrEnum):
 
 
 class EventStatus(StrEnum):
-    """What became of an event. Only the first two are ever on the wire (R35); the others live in the control API (X4)."""
+    """What became of an event. The first two are on the wire (R35); the others live in the control API (X4)."""
 
     SCHEDULED = "Scheduled"
     STARTED = "Started"
@@ -120,8 +120,8 @@ class Scope:
     """A group of VMs that see each other's events: cloud service, availability set, placement group.
 
     Attributes:
-        fault_domain_count: How many fault domains the scope spans; None means not said. With 1, GPU VMs of a scale set see only
-            events that name them (R58).
+        fault_domain_count: How many fault domains the scope spans; None means not said. With 1, GPU VMs of a scale set
+            see only events that name them (R58).
         terminate_notification: Profile for deletes (R91), as of the latest model.
         os_image_notification: Profile for OS upgrade and reimage (R93).
         approves_user_operations: User restarts and redeployments go straight to Started (X5).
@@ -184,8 +184,8 @@ class VirtualMachine:
 def audience_key(vm: VirtualMachine, scope: Scope | None) -> str:
     """The key of the audience that `vm` belongs to.
 
-    VMs with the same key see the same document. That is the scope, or the VM alone when it is standalone or falls under the
-    GPU exception.
+    VMs with the same key see the same document. That is the scope, or the VM alone when it is standalone or falls
+    under the GPU exception.
 
     Spec: R58, R59
     """
@@ -207,7 +207,8 @@ class Audience:
         enabled_at: When the first request enabled the service (R67); None while disabled.
         epoch: How often it was enabled; incarnations are unique within an epoch (R46).
         incarnation: The current DocumentIncarnation (R42). Meaningless while disabled.
-        active_until: A request is known to have come at or before this moment; 24 h later the service is disabled (R69).
+        active_until: A request is known to have come at or before this moment; 24 h later the service is disabled
+            (R69).
     """
 
     key: str
@@ -238,7 +239,8 @@ class Maintenance:
         type: The impact announced.
         impact: The impact that happens; differs from `type` only where a Reboot turns out as a Freeze (R81).
         duration_s: Expected seconds; 0 no interruption, -1 unknown (R39).
-        notice: Notice counted from the moment it is announced, which for a queued maintenance is later than its creation.
+        notice: Notice counted from the moment it is announced, which for a queued maintenance is later than its
+            creation.
         requested_not_before: What the operator asked for, if a moment was named.
         not_before: None while queued.
         due_at: When the scheduler must look again; None when only something else can move it.

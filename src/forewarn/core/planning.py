@@ -1,7 +1,7 @@
 """From a request to maintenances and their events.
 
-One request makes one maintenance, or several where VMs must not be hit together: one for each fault domain of a scope, the later
-ones queued (R61), and one for each VM where the operation concerns a single VM.
+One request makes one maintenance, or several where VMs must not be hit together: one for each fault domain of a scope,
+the later ones queued (R61), and one for each VM where the operation concerns a single VM.
 """
 
 from __future__ import annotations
@@ -135,9 +135,7 @@ def _make(  # noqa: PLR0913 - the parts of one new value
         requested_not_before=request.not_before,
         force_reason=request.force_reason,
         hosts=tuple(hosts),
-        claims=tuple(
-            Claim(vm=vm.name, host=vm.host, scope=vm.scope, fault_domain=vm.fault_domain) for vm in vms
-        ),
+        claims=tuple(Claim(vm=vm.name, host=vm.host, scope=vm.scope, fault_domain=vm.fault_domain) for vm in vms),
     )
 
 

@@ -38,9 +38,7 @@ def disable_at(audience: Audience, disable_after: timedelta) -> datetime | None:
 def withdraw(draft: Draft, event: Event) -> None:
     """An event leaves the document before its maintenance is over, and takes its vote with it (R70, R86)."""
     draft.put(replace(event, is_listed=False))
-    draft.note(
-        EntryKind.WITHDRAWN, audience=event.audience, event_id=event.id, maintenance_id=event.maintenance_id
-    )
+    draft.note(EntryKind.WITHDRAWN, audience=event.audience, event_id=event.id, maintenance_id=event.maintenance_id)
 
 
 def disable(draft: Draft, audience: Audience) -> Audience:

@@ -5,8 +5,8 @@ Every command ends here. `settle` looks at each maintenance in focus until nothi
 - queued, and nobody older excludes it: announced, with its full notice from now on;
 - scheduled, and its time has come: started, all its events together (R84).
 
-"Its time" is `ready_at`: NotBefore, or once every vote is in, the last approval plus the configured delay (R76, R83, A24). An
-event has a vote as long as it is listed; a withdrawn one has none (R70, R86).
+"Its time" is `ready_at`: NotBefore, or once every vote is in, the last approval plus the configured delay (R76, R83,
+A24). An event has a vote as long as it is listed; a withdrawn one has none (R70, R86).
 """
 
 from __future__ import annotations

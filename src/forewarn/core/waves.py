@@ -24,9 +24,7 @@ class _Wave:
     def takes(self, vms: Iterable[VirtualMachine]) -> bool:
         """Whether these may start together with the ones that are here, and with each other."""
         domains = dict(self.domain_of)
-        return all(
-            vm.scope is None or domains.setdefault(vm.scope, vm.fault_domain) == vm.fault_domain for vm in vms
-        )
+        return all(vm.scope is None or domains.setdefault(vm.scope, vm.fault_domain) == vm.fault_domain for vm in vms)
 
     def add(self, vms: Iterable[VirtualMachine]) -> None:
         for vm in vms:

@@ -168,6 +168,19 @@ class MetadataApp:
             raise _Refused(_error(HTTPStatus.BAD_REQUEST, f"Bad request: . {_sentence(str(error))}")) from error
         caller = self._caller(connection)
         channel = caller.channel
+        if not (wanted.event_ids and channel.settled.issuperset(wanted.event_ids)):
+            await self._carry_approval(wanted.event_ids, connection, caller, index)
+        if channel.is_enabled:
+            channel.asked_at = self._traffic.now
+        if self._dialect.post_body == "document" and channel.replies:
+            return _json(HTTPStatus.OK, channel.replies[index].body)
+        return _json(HTTPStatus.OK, b"")
+
+    async def _carry_approval(
+        self, event_ids: tuple[str, ...], connection: Connection, caller: Caller, index: int
+    ) -> None:
+        """Have it decided and committed; refused when an id is unknown and the dialect says so (A11)."""
+        channel = caller.channel
         approver = Approver(
             actor=f"vm:{caller.vm.name}",
             audience=channel.key,
@@ -175,17 +188,13 @@ class MetadataApp:
             source_address=connection.peer,
             api_version=self._engine.feed.versions[index].name,
         )
-        approval = await self._engine.approve(wanted.event_ids, approver)
+        approval = await self._engine.approve(event_ids, approver)
         if approval.unknown:
             if self._dialect.unknown_event != HTTPStatus.OK:
-                return self._unknown()
-            known = [i for i in wanted.event_ids if i not in set(approval.unknown)]
-            await self._engine.approve(known, approver)
-        if channel.is_enabled:
-            channel.asked_at = self._traffic.now
-        if self._dialect.post_body == "document" and channel.replies:
-            return _json(HTTPStatus.OK, channel.replies[index].body)
-        return _json(HTTPStatus.OK, b"")
+                raise _Refused(self._unknown())
+            known = [i for i in event_ids if i not in set(approval.unknown)]
+            approval = await self._engine.approve(known, approver)
+        channel.settle((*approval.approved, *approval.unchanged))
 
     def _unknown(self) -> Response:
         if self._dialect.unknown_event == HTTPStatus.NOT_FOUND:

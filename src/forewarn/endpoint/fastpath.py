@@ -15,12 +15,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from forewarn.wire.imds import CONTENT_TYPE, encode_error
 
 if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
+
     from forewarn.endpoint.traffic import Traffic
     from forewarn.identity import Caller, Identity
 
@@ -66,6 +68,7 @@ class HttpProtocol(HttpToolsProtocol):
     header_size_bytes_max = 16 << 10
     _unparsed_bytes = 0
     _refusal = _MALFORMED
+    _running: RequestResponseCycle | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -94,6 +97,18 @@ class HttpProtocol(HttpToolsProtocol):
         if self.is_receiving and self._unparsed_bytes > self.header_size_bytes_max and not self.transport.is_closing():
             self._refusal = _TOO_LARGE
             self.send_400_response("")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As uvicorn, which tells only the newest request; the one being worked on may be an older one."""
+        self.pipeline.clear()
+        if self._running is not None:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_message_begin(self) -> None:
         self.is_receiving = True

@@ -18,6 +18,7 @@ from forewarn.identity import Identity
 __all__ = ["MetadataServer"]
 
 _BACKLOG = 4096
+_SEND_BUFFER_BYTES = 128 << 10
 
 
 class MetadataServer:
@@ -74,6 +75,8 @@ class MetadataServer:
             return Connection(self._traffic, self._identity, self._config, self._state, loop)
 
         for sock in sockets:
+            # Connections inherit it. Left to itself, the kernel would keep megabytes for each client that does not read.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             self._servers.append(await loop.create_server(connect, sock=sock, backlog=_BACKLOG))
 
     async def stop(self, grace_s: float = 2.0) -> None:

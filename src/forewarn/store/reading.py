@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby, islice
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -23,7 +24,7 @@ from forewarn.core.model import (
 )
 from forewarn.store import tables as t
 from forewarn.store.contract import Outcome, Page
-from forewarn.store.rows import from_row
+from forewarn.store.rows import from_rows
 
 __all__ = ["SqlReader", "in_pieces"]
 
@@ -46,7 +47,7 @@ class SqlReader:
         self._connection = connection
 
     def _all(self, kind: type[T], query: sa.Select[Any]) -> list[T]:
-        return [from_row(kind, row) for row in self._connection.execute(query)]
+        return from_rows(kind, self._connection.execute(query))
 
     def _by_key(self, kind: type[T], column: sa.Column[Any], keys: Iterable[str]) -> list[T]:
         found: list[T] = []
@@ -56,18 +57,19 @@ class SqlReader:
 
     def inventory(self) -> Inventory:
         return Inventory(
-            hosts=tuple(self._all(Host, sa.select(t.host).order_by(t.host.c.name))),
-            scopes=tuple(self._all(Scope, sa.select(t.scope).order_by(t.scope.c.name))),
-            vms=tuple(self._all(VirtualMachine, sa.select(t.vm).order_by(t.vm.c.name))),
+            hosts=tuple(sorted(self._all(Host, sa.select(t.host)), key=attrgetter("name"))),
+            scopes=tuple(sorted(self._all(Scope, sa.select(t.scope)), key=attrgetter("name"))),
+            vms=tuple(self.vms()),
         )
 
     def vms(self, *, host: str | None = None, name: str | None = None) -> list[VirtualMachine]:
-        query = sa.select(t.vm).order_by(t.vm.c.name)
+        query = sa.select(t.vm)
         if host is not None:
             query = query.where(t.vm.c.host == host)
         if name is not None:
             query = query.where(t.vm.c.name == name)
-        return self._all(VirtualMachine, query)
+        # Sorted here, since databases disagree about the order of words.
+        return sorted(self._all(VirtualMachine, query), key=attrgetter("name"))
 
     def scopes(self, names: Iterable[str]) -> dict[str, Scope]:
         """Scopes by name, of those named."""
@@ -79,8 +81,7 @@ class SqlReader:
         maintenances = self._maintenances_by_id({e.maintenance_id for e in listed})
         by_audience = {key: list(events) for key, events in groupby(listed, key=lambda e: e.audience)}
         query = sa.select(t.audience).where(t.audience.c.enabled_at.is_not(None))
-        for row in self._connection.execute(query):
-            audience = from_row(Audience, row)
+        for audience in self._all(Audience, query):
             events = sorted(by_audience.get(audience.key, ()), key=lambda e: e.sequence)
             yield Document(audience=audience, items=tuple((e, maintenances[e.maintenance_id]) for e in events))
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-__all__ = ["from_row", "to_row"]
+__all__ = ["from_rows", "to_row"]
 
 T = TypeVar("T")
 
@@ -18,9 +18,10 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind))
 
 
-def from_row(kind: type[T], row: sa.Row[Any]) -> T:
-    """The value that a row of its table keeps."""
-    return kind(**row._mapping)  # noqa: SLF001 - public API of SQLAlchemy despite its name
+def from_rows(kind: type[T], rows: sa.Result[Any]) -> list[T]:
+    """The values that rows of their table keep."""
+    names = tuple(rows.keys())
+    return [kind(**dict(zip(names, row, strict=True))) for row in rows.all()]
 
 
 def to_row(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any of the model's values

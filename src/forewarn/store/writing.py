@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -148,7 +147,7 @@ class SqlTransaction(SqlReader):
         self._upsert(t.event, [to_row(e) for e in changes.events.values()])
         self._upsert(t.vm, [to_row(vm) for vm in changes.vms.values()])
         self._index_claims(changes)
-        entries = [to_row(replace(entry, sequence=self.next_sequence())) for entry in changes.entries]
+        entries = [to_row(entry) | {"sequence": self.next_sequence()} for entry in changes.entries]
         if entries:
             self._connection.execute(sa.insert(t.ledger), entries)
 

@@ -113,6 +113,9 @@ class Dialect:
 # Documents
 
 
+_encode_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 def encode_document(document: Document, version: Version, dialect: Dialect) -> bytes:
     """The body of a GET: compact JSON, members in the order of the real endpoint (R25, R26)."""
     parts = [_encode_event(e, m, version, dialect) for e, m in document.items if m.type in version.types]
@@ -136,7 +139,7 @@ def _encode_event(event: Event, maintenance: Maintenance, version: Version, dial
         "DurationInSeconds": maintenance.duration_s,
     }
     content.update((member, later[member]) for member in version.members)
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    return _encode_compact(content)
 
 
 def _encode_not_before(status: EventStatus, not_before: datetime | None, version: Version, dialect: Dialect) -> str:

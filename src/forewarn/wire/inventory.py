@@ -25,7 +25,16 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, VirtualMachine
 from forewarn.errors import InvalidRequest
 
-__all__ = ["HostIn", "InventoryIn", "ScopeIn", "VmIn", "fingerprint", "parse_inventory", "show_inventory", "to_inventory"]
+__all__ = [
+    "HostIn",
+    "InventoryIn",
+    "ScopeIn",
+    "VmIn",
+    "fingerprint",
+    "parse_inventory",
+    "show_inventory",
+    "to_inventory",
+]
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ISO_MINUTES = re.compile(r"PT(\d{1,3})M")

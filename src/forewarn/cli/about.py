@@ -1,0 +1,34 @@
+"""`forewarn version` and `forewarn demo`."""
+
+from __future__ import annotations
+
+import platform
+
+import typer
+
+from forewarn import __version__
+from forewarn.cli.command import command, server_extra
+from forewarn.cli.output import Output
+
+__all__ = ["add_demo", "add_version"]
+
+
+def add_version(app: typer.Typer) -> None:
+    """Add the command `version`."""
+
+    @command(app, "version", "forewarn version", panel="About")
+    def version(output: Output) -> None:
+        """Show the version."""
+        if not output.show({"version": __version__, "python": platform.python_version()}):
+            output.line(f"forewarn {__version__}")
+
+
+def add_demo(app: typer.Typer) -> None:
+    """Add the command `demo`."""
+
+    @command(app, "demo", "forewarn demo", panel="Run")
+    def demo() -> None:
+        """Show the main job from end to end, by itself, in under 30 s."""
+        with server_extra():
+            from forewarn.demo import run_demo
+        raise typer.Exit(run_demo())

@@ -1,0 +1,46 @@
+"""`forewarn clock`: the time that the service goes by."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from forewarn.cli.command import command, group
+from forewarn.cli.connection import Connection
+from forewarn.cli.output import Output, format_moment, parse_moment
+from forewarn.cli.times import as_span_s
+
+__all__ = ["add_clock", "server_now"]
+
+
+def add_clock(app: typer.Typer) -> None:
+    """Add the commands of `clock`."""
+    noun = group(app, "clock", "Look at the time of the service; move it where it is virtual.", "Operate")
+
+    @command(noun, "show", "forewarn clock show")
+    def show(connection: Connection, output: Output) -> None:
+        """Show the time of the service, and whether it is real or virtual."""
+        _print(output, connection.get("/v1/clock"))
+
+    @command(noun, "advance", "forewarn clock advance 15m", "forewarn clock advance 7d")
+    def advance(
+        by: Annotated[str, typer.Argument(metavar="SPAN", help="How far, for example 90s, 15m or 7d.")],
+        connection: Connection,
+        output: Output,
+    ) -> None:
+        """Move a virtual clock forward; everything that falls due on the way happens, in order."""
+        body = {"by_s": as_span_s(by, "SPAN")}
+        # The service does not look at the key here: a second try could move the clock twice.
+        _print(output, connection.change("POST", "/v1/clock/advance", body, is_repeatable=False))
+
+
+def _print(output: Output, clock: dict[str, Any]) -> None:
+    if not output.show(clock):
+        output.line(f"{format_moment(clock['now'])} ({clock['clock']})")
+
+
+def server_now(connection: Connection) -> datetime:
+    """What time it is for the service."""
+    return parse_moment(connection.get("/v1/clock")["now"])

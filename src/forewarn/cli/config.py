@@ -1,0 +1,85 @@
+"""`forewarn config`: every setting of the service."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from forewarn.cli.command import command, group
+from forewarn.cli.output import Output
+
+__all__ = ["add_config", "described", "without_password"]
+
+_PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):[^/\s]*@")
+
+
+def add_config(app: typer.Typer) -> None:
+    """Add the commands of `config`."""
+    noun = group(app, "config", "Look at the settings of the service.", "About")
+
+    @command(noun, "show", "forewarn config show", "forewarn config show --config forewarn.toml --json")
+    def show(
+        output: Output,
+        config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None,
+    ) -> None:
+        """Show every setting: its value here, its default, and what it does.
+
+        A value comes from the first of: flag of `serve`, environment variable, file, default.
+        """
+        settings = described(config)
+        if output.show(settings):
+            return
+        for setting in settings:
+            is_default = setting["value"] == setting["default"]
+            default = "default" if is_default else f"default: {_shown(setting['default'])}"
+            notes = ", ".join(filter(None, [default, setting["unit"]]))
+            output.line(f"{setting['name']} = {_shown(setting['value'])}  ({notes})")
+            output.line(f"    {setting['description']}")
+
+
+def described(config: Path | None = None) -> list[dict[str, Any]]:
+    """Every setting with its value, default, unit, variable and description.
+
+    Raises:
+        ConfigError: The file or a variable cannot be used.
+    """
+    from forewarn.config import Settings, load_settings
+
+    # Defaults without what the environment says.
+    values = load_settings(config).model_dump(mode="json")
+    defaults = Settings.model_construct().model_dump(mode="json")
+    return [
+        {
+            "name": name,
+            "value": without_password(values[name]),
+            "default": without_password(defaults[name]),
+            "unit": _unit(name, field.annotation),
+            "variable": f"FOREWARN_{name.upper()}",
+            "description": field.description,
+        }
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+def _unit(name: str, annotation: object) -> str | None:
+    from forewarn.config import Span
+
+    if annotation in (Span, Span | None) or "timedelta" in str(annotation):
+        return "s, m, h or d"
+    if "_bytes" in name:
+        return "bytes"
+    return "per second" if name.endswith("_per_s") else None
+
+
+def without_password(value: Any) -> Any:  # noqa: ANN401 - of any setting
+    """The value; in a URL, stars in the place of a password."""
+    return _PASSWORD.sub(r"\1:***@", value) if isinstance(value, str) else value
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "not set"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,80 @@
+"""`forewarn event`: what VMs see, and approving it for them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from forewarn.cli.clock import server_now
+from forewarn.cli.command import command, group
+from forewarn.cli.connection import Connection
+from forewarn.cli.output import Column, Output, format_relative
+from forewarn.cli.times import split_names
+from forewarn.errors import NotFound
+
+__all__ = ["add_event", "events_table"]
+
+_UNKNOWN = 404
+
+
+def add_event(app: typer.Typer) -> None:
+    """Add the commands of `event`."""
+    noun = group(app, "event", "Look at the events that VMs see; approve them for the VMs.", "Operate")
+
+    @command(noun, "list", "forewarn event list", "forewarn event list --all --json")
+    def list_events(
+        connection: Connection,
+        output: Output,
+        every: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
+        limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="At most so many.")] = 100,
+    ) -> None:
+        """List events, of the newest maintenance first."""
+        params = {"all": "true"} if every else {}
+        found = list(connection.pages("/v1/events", limit + 1, **params))
+        if not output.show(found[:limit]):
+            events_table(output, connection, found[:limit])
+        if len(found) > limit:
+            output.notice(f"there are more: --limit {limit * 10}")
+
+    @command(
+        noun,
+        "approve",
+        "forewarn event approve 602D9444-D2CD-49C7-8624-8643E7171297",
+    )
+    def approve(
+        event_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of the events.")],
+        connection: Connection,
+        output: Output,
+    ) -> None:
+        """Approve events in the place of their VMs; once all agree, the maintenance starts."""
+        body = {"event_ids": split_names(event_ids)}
+        items = connection.change("POST", "/v1/events/approve", body, also=(_UNKNOWN,))["items"]
+        unknown = [item["event_id"] for item in items if item["status"] == _UNKNOWN]
+        if not output.show(items):
+            for item in items:
+                if item["status"] != _UNKNOWN:
+                    output.line(f"event {item['event_id']} {_OUTCOMES.get(item['outcome'], item['outcome'])}")
+        if unknown:
+            msg = f"no event has the id {', '.join(unknown)}: see 'forewarn event list'"
+            raise NotFound(msg)
+
+
+_OUTCOMES = {"approved": "is approved", "unchanged": "needs no approval any more"}
+
+
+def events_table(output: Output, connection: Connection, events: list[dict[str, Any]]) -> None:
+    """Print events; ids whole, so that they can be copied."""
+    now = server_now(connection) if events else None
+    columns = [Column("id"), Column("type"), Column("state", is_state=True), Column("not before", is_whole=False)]
+    rows = [
+        (
+            event["id"],
+            event["type"],
+            event["status"] if event["approved_at"] is None or event["status"] != "Scheduled" else "Approved",
+            None if now is None else format_relative(event["not_before"], now),
+            ", ".join(event["resources"]),
+        )
+        for event in events
+    ]
+    output.table([*columns, Column("resources", is_whole=False)], rows, empty="no events")

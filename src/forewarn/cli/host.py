@@ -1,0 +1,67 @@
+"""`forewarn host`: hosts, their failures, and failures foreseen."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from forewarn.cli.command import command, group
+from forewarn.cli.connection import Connection, segment
+from forewarn.cli.maintenance import Force, Reason, Why, forced, show_made
+from forewarn.cli.output import Column, Output
+from forewarn.cli.times import as_span_s
+from forewarn.core.model import EventType
+
+__all__ = ["add_host"]
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the host.")]
+
+
+def add_host(app: typer.Typer) -> None:
+    """Add the commands of `host`."""
+    noun = group(app, "host", "Look at hosts; report a failure, or one foreseen.", "Declare")
+
+    @command(noun, "list", "forewarn host list")
+    def list_hosts(connection: Connection, output: Output) -> None:
+        """List every host with its VMs."""
+        hosts = list(connection.pages("/v1/hosts"))
+        if not output.show(hosts):
+            output.table(
+                [Column("name"), Column("vms"), Column("names", is_whole=False)],
+                [(host["name"], len(host["vms"]), ", ".join(host["vms"])) for host in hosts],
+                empty="no hosts are declared: see 'forewarn inventory apply --help'",
+            )
+
+    @command(noun, "fail", "forewarn host fail host-1", 'forewarn host fail host-1 --reason "power supply burnt"')
+    def fail(name: _Name, connection: Connection, output: Output, reason: Why = None) -> None:
+        """Report that a host has failed: its VMs see a Reboot that has started, without notice."""
+        made = connection.change("POST", f"/v1/hosts/{segment(name)}/fail", {"reason": reason})
+        show_made(output, connection, made["items"])
+
+    @command(
+        noun,
+        "predict-failure",
+        "forewarn host predict-failure host-1 --in 7d",
+        "forewarn host predict-failure host-1 --type Freeze",
+    )
+    def predict_failure(
+        name: _Name,
+        connection: Connection,
+        output: Output,
+        within: Annotated[
+            str | None, typer.Option("--in", metavar="SPAN", help="Time until its VMs are moved. (default: 7d)")
+        ] = None,
+        event_type: Annotated[
+            EventType | None,
+            typer.Option(
+                "--type", case_sensitive=False, metavar="Redeploy|Freeze", help="Freeze where VMs are migrated live."
+            ),
+        ] = None,
+        force: Force = False,
+        reason: Reason = None,
+    ) -> None:
+        """Report that a host will fail: each of its VMs gets an event days ahead."""
+        body = {"notice_s": as_span_s(within, "--in"), "type": event_type} | forced(force=force, reason=reason)
+        made = connection.change("POST", f"/v1/hosts/{segment(name)}/predict-failure", body)
+        show_made(output, connection, made["items"])

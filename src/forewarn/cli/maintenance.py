@@ -1,0 +1,372 @@
+"""`forewarn maintenance`: schedule, look, cancel, start, complete."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from forewarn.cli.clock import server_now
+from forewarn.cli.command import command, group
+from forewarn.cli.connection import Connection, segment
+from forewarn.cli.output import Column, Output, format_moment, format_relative, format_seconds
+from forewarn.cli.times import as_duration_s, as_moment_or_span, as_span_s, split_names
+from forewarn.core.model import ACTIVE_STATES, EventType, MaintenanceState, Source
+
+__all__ = ["Force", "Notice", "Reason", "Why", "add_maintenance", "forced", "made_lines", "schedule_body", "show_made", "timeline"]
+
+_WHO = "Who is hit"
+_WHEN = "When"
+_WHAT = "What it is"
+_RULES = "Against the rules"
+
+Notice = Annotated[
+    str | None,
+    typer.Option(metavar="SPAN", help="From the announcement to NotBefore. (default: the minimum)", rich_help_panel=_WHEN),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Undercut the minimum notice; wants --reason.", rich_help_panel=_RULES)
+]
+Reason = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Why; stands in the ledger.", rich_help_panel=_RULES)
+]
+Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; stands in the ledger.")]
+_Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the maintenance.")]
+
+
+def add_maintenance(app: typer.Typer) -> None:
+    """Add the commands of `maintenance`."""
+    noun = group(app, "maintenance", "Announce maintenance, follow it, take it back.", "Operate")
+    _add_schedule(noun)
+    _add_list(noun)
+    _add_show(noun)
+    _add_endings(noun)
+    _add_impact(noun)
+
+
+def _add_schedule(noun: typer.Typer) -> None:
+    @command(
+        noun,
+        "schedule",
+        "forewarn maintenance schedule --host host-1 --type Freeze",
+        "forewarn maintenance schedule --vm WestNO_0,WestNO_1 --type Reboot --notice 30m",
+        "forewarn maintenance schedule --host host-1 --cause host-maintenance --not-before 2030-01-31T12:00:00Z",
+        'forewarn maintenance schedule --vm db --type Freeze --notice 1m --force --reason "urgent repair"',
+    )
+    def schedule(
+        connection: Connection,
+        output: Output,
+        hosts: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--host", metavar="NAME", help="Every running VM of this host; repeatable, or several with commas.",
+                rich_help_panel=_WHO,
+            ),
+        ] = None,
+        vms: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--vm", metavar="NAME", help="This VM; repeatable, or several with commas.", rich_help_panel=_WHO
+            ),
+        ] = None,
+        event_type: Annotated[
+            EventType | None,
+            typer.Option(
+                "--type", case_sensitive=False, metavar="TYPE", help=f"{', '.join(EventType)}.", rich_help_panel=_WHAT
+            ),
+        ] = None,
+        cause: Annotated[
+            str | None,
+            typer.Option(
+                metavar="NAME",
+                help="Such as live-migration, host-maintenance, os-upgrade; brings type, duration and description.",
+                rich_help_panel=_WHAT,
+            ),
+        ] = None,
+        description: Annotated[
+            str | None, typer.Option(metavar="TEXT", help="What VMs read. (default: of the cause)", rich_help_panel=_WHAT)
+        ] = None,
+        source: Annotated[
+            Source | None,
+            typer.Option(
+                case_sensitive=False, metavar="Platform|User", help="Who wants it.", rich_help_panel=_WHAT
+            ),
+        ] = None,
+        turns_out_as: Annotated[
+            EventType | None,
+            typer.Option(
+                case_sensitive=False,
+                metavar="Freeze",
+                help="What really happens, where an announced Reboot is to turn out as a Freeze.",
+                rich_help_panel=_WHAT,
+            ),
+        ] = None,
+        notice: Notice = None,
+        not_before: Annotated[
+            str | None,
+            typer.Option(metavar="TIME", help="RFC 3339, or a span from now.", rich_help_panel=_WHEN),
+        ] = None,
+        duration: Annotated[
+            str | None,
+            typer.Option(metavar="SPAN", help="How long the impact lasts, or 'unknown'. (default: of the cause)", rich_help_panel=_WHEN),
+        ] = None,
+        force: Force = False,
+        reason: Reason = None,
+    ) -> None:
+        """Announce maintenance of hosts or VMs.
+
+        VMs that must not be hit together get a maintenance each; the later ones are queued.
+        """
+        body = schedule_body(
+            hosts=split_names(hosts),
+            vms=split_names(vms),
+            event_type=event_type,
+            cause=cause,
+            notice=notice,
+            not_before=not_before,
+        )
+        body |= {
+            "description": description,
+            "source": source,
+            "impact": turns_out_as,
+            "duration_s": as_duration_s(duration, "--duration"),
+        }
+        body |= forced(force=force, reason=reason)
+        made = connection.change("POST", "/v1/maintenance", {k: v for k, v in body.items() if v is not None})
+        show_made(output, connection, made["items"])
+
+
+def schedule_body(
+    *,
+    hosts: list[str],
+    vms: list[str],
+    event_type: EventType | None,
+    cause: str | None,
+    notice: str | None,
+    not_before: str | None,
+) -> dict[str, Any]:
+    """Who, what and when, as the API takes it.
+
+    Raises:
+        typer.BadParameter: Something is missing, or said twice.
+    """
+    if bool(hosts) == bool(vms):
+        msg = "name hosts with --host or VMs with --vm" if not hosts else "name hosts or VMs, not both"
+        raise typer.BadParameter(msg, param_hint="--host, --vm")
+    if event_type is None and cause is None:
+        msg = "name the impact, for example --type Freeze, or a cause"
+        raise typer.BadParameter(msg, param_hint="--type")
+    if notice is not None and not_before is not None:
+        msg = "give one of them, not both"
+        raise typer.BadParameter(msg, param_hint="--notice, --not-before")
+    notice_s = as_span_s(notice, "--notice")
+    moment: datetime | None = None
+    if not_before is not None:
+        when = as_moment_or_span(not_before, "--not-before")
+        if isinstance(when, datetime):
+            moment = when
+        else:
+            notice_s = when
+    return {
+        "hosts": hosts,
+        "vms": vms,
+        "type": event_type,
+        "cause": cause,
+        "notice_s": notice_s,
+        "not_before": None if moment is None else moment.isoformat(),
+    }
+
+
+def forced(*, force: bool, reason: str | None) -> dict[str, Any]:
+    """`--force --reason`, as the API takes them.
+
+    Raises:
+        typer.BadParameter: One stands without the other.
+    """
+    if force and reason is None:
+        msg = "say why with --reason: it stands in the ledger"
+        raise typer.BadParameter(msg, param_hint="--force")
+    if reason is not None and not force:
+        msg = "a reason belongs to --force"
+        raise typer.BadParameter(msg, param_hint="--reason")
+    return {"force": True, "reason": reason} if force else {}
+
+
+def _add_list(noun: typer.Typer) -> None:
+    @command(
+        noun,
+        "list",
+        "forewarn maintenance list",
+        "forewarn maintenance list --active",
+        "forewarn maintenance list --state failed --limit 500 --json",
+    )
+    def list_maintenances(
+        connection: Connection,
+        output: Output,
+        states: Annotated[
+            list[MaintenanceState] | None,
+            typer.Option(
+                "--state",
+                case_sensitive=False,
+                metavar="STATE",
+                help=f"Only this state ({', '.join(MaintenanceState)}); repeatable.",
+            ),
+        ] = None,
+        active: Annotated[bool, typer.Option("--active", help="Only those that are not over.")] = False,
+        limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="At most so many.")] = 100,
+    ) -> None:
+        """List maintenances, newest first."""
+        wanted = [*(states or []), *(sorted(ACTIVE_STATES) if active else [])]
+        found = list(connection.pages("/v1/maintenance", limit + 1, state=[str(state) for state in wanted]))
+        shown = found[:limit]
+        if not output.show(shown):
+            now = server_now(connection)
+            columns = [Column("id"), Column("state", is_state=True), Column("type"), Column("not before")]
+            output.table(
+                [*columns, Column("approved"), Column("vms", is_whole=False)],
+                [
+                    (
+                        m["id"],
+                        m["state"],
+                        m["type"],
+                        format_relative(m["not_before"], now),
+                        _approved(m["events"]),
+                        ", ".join(m["vms"]),
+                    )
+                    for m in shown
+                ],
+                empty="no maintenance",
+            )
+        if len(found) > limit:
+            output.notice(f"there are more: --limit {limit * 10}")
+
+
+def _approved(events: list[dict[str, Any]]) -> str:
+    return f"{sum(e['approved_at'] is not None for e in events)}/{len(events)}" if events else "-"
+
+
+def _add_show(noun: typer.Typer) -> None:
+    @command(noun, "show", "forewarn maintenance show k3v9xq2m")
+    def show(maintenance_id: _Id, connection: Connection, output: Output) -> None:
+        """Show one maintenance: its events, who approved, and what happened so far."""
+        m = connection.get(f"/v1/maintenance/{segment(maintenance_id)}")
+        if output.show(m):
+            return
+        now = server_now(connection)
+        turns_out = "" if m["impact"] == m["type"] else f", turns out as {m['impact']}"
+        output.fields(
+            [
+                ("id", m["id"]),
+                ("state", m["state"]),
+                ("type", f"{m['type']}{turns_out}"),
+                ("cause", f"{m['cause']} ({m['source']})"),
+                ("description", m["description"]),
+                ("hosts", ", ".join(m["hosts"])),
+                ("vms", ", ".join(m["vms"])),
+                ("not before", _when(m["not_before"], now if m["state"] in ACTIVE_STATES else None)),
+                ("duration", "unknown" if m["duration_s"] < 0 else format_seconds(m["duration_s"])),
+                ("forced", m["force_reason"]),
+            ]
+        )
+        if m["events"]:
+            output.heading("Events")
+            columns = [Column("event"), Column("status", is_state=True), Column("scope")]
+            output.table(
+                [*columns, Column("resources", is_whole=False), Column("approved by", is_whole=False)],
+                [(e["id"], e["status"], e["scope"], ", ".join(e["resources"]), e["approved_by"]) for e in m["events"]],
+            )
+        output.heading("What happened")
+        for line in timeline(list(connection.pages("/v1/ledger", maintenance=m["id"]))):
+            output.line(line)
+
+
+def _when(text: str | None, now: datetime | None) -> str | None:
+    """The moment; how far away it is too, where that still matters."""
+    if text is None or now is None:
+        return format_moment(text)
+    return f"{format_moment(text)} ({format_relative(text, now)})"
+
+
+def timeline(entries: list[dict[str, Any]]) -> list[str]:
+    """A line for each entry, with the time since the first."""
+    lines = []
+    for entry in entries:
+        since_s = (datetime.fromisoformat(entry["at"]) - datetime.fromisoformat(entries[0]["at"])).total_seconds()
+        who = entry["actor"] if entry["source_address"] is None else f"{entry['actor']} from {entry['source_address']}"
+        parts = [
+            f"{format_moment(entry['at'])}",
+            f"{'+' + format_seconds(since_s) if since_s else '':>8}",
+            f"{entry['kind']:<10}",
+            f"by {who}",
+            f"for {entry['scope']}" if entry["scope"] is not None else "",
+            f"({entry['reason']})" if entry["reason"] else "",
+        ]
+        lines.append("  ".join(part for part in parts if part))
+    return lines
+
+
+def _add_endings(noun: typer.Typer) -> None:
+    @command(noun, "cancel", "forewarn maintenance cancel k3v9xq2m", 'forewarn maintenance cancel k3v9xq2m --reason "postponed"')
+    def cancel(
+        maintenance_id: _Id,
+        connection: Connection,
+        output: Output,
+        reason: Why = None,
+    ) -> None:
+        """Take back a maintenance that has not started."""
+        _change(connection, output, maintenance_id, "cancel", {"reason": reason})
+
+    @command(noun, "start", 'forewarn maintenance start k3v9xq2m --reason "the owner agreed by telephone"')
+    def start(
+        maintenance_id: _Id,
+        connection: Connection,
+        output: Output,
+        reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; stands in the ledger.")],
+    ) -> None:
+        """Start a scheduled maintenance now, without waiting for approvals or NotBefore."""
+        _change(connection, output, maintenance_id, "start", {"reason": reason})
+
+    @command(noun, "complete", "forewarn maintenance complete k3v9xq2m")
+    def complete(maintenance_id: _Id, connection: Connection, output: Output) -> None:
+        """Say that a started maintenance is over: its events go away, and VMs recover."""
+        _change(connection, output, maintenance_id, "complete", None)
+
+
+def _add_impact(noun: typer.Typer) -> None:
+    @command(noun, "impact", "forewarn maintenance impact k3v9xq2m --duration 2s")
+    def impact(
+        maintenance_id: _Id,
+        connection: Connection,
+        output: Output,
+        duration: Annotated[str, typer.Option(metavar="SPAN", help="How long it lasted.")],
+    ) -> None:
+        """Record a further impact of a started maintenance; what VMs see does not change."""
+        body = {"duration_s": as_duration_s(duration, "--duration")}
+        _change(connection, output, maintenance_id, "impact", body)
+
+
+def _change(connection: Connection, output: Output, maintenance_id: str, verb: str, body: object) -> None:
+    changed = connection.change("POST", f"/v1/maintenance/{segment(maintenance_id)}/{verb}", body)
+    if not output.show(changed):
+        output.line(f"maintenance {changed['id']} is {changed['state']}")
+
+
+def show_made(output: Output, connection: Connection, made: list[dict[str, Any]]) -> None:
+    """Print what a request made."""
+    if output.show(made):
+        return
+    for line in made_lines(made, server_now(connection)):
+        output.line(line)
+
+
+def made_lines(made: list[dict[str, Any]], now: datetime) -> list[str]:
+    """What a request made, in words: each maintenance, and below it its events."""
+    lines = []
+    for m in made:
+        when = "" if m["not_before"] is None else f", not before {_when(m['not_before'], now)}"
+        lines.append(f"maintenance {m['id']} is {m['state']}: {m['type']} of {', '.join(m['vms']) or 'no VM'}{when}")
+        lines += [f"  event {e['id']} for {', '.join(e['resources'])} ({e['scope']})" for e in m["events"]]
+        if not m["events"] and m["state"] != MaintenanceState.QUEUED:
+            lines.append("  nobody is told: its VMs have not asked for events, or their scope has not opted in")
+    return lines

@@ -1,0 +1,37 @@
+"""`forewarn openapi`: the description of the control API."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+import typer
+
+from forewarn.cli.command import command, server_extra
+
+if TYPE_CHECKING:
+    from forewarn.control import Context
+
+__all__ = ["add_openapi", "openapi_document"]
+
+
+def add_openapi(app: typer.Typer) -> None:
+    """Add the command `openapi`."""
+
+    @command(app, "openapi", "forewarn openapi > openapi.json", panel="About")
+    def openapi() -> None:
+        """Print the OpenAPI document of the control API, as JSON."""
+        sys.stdout.write(json.dumps(openapi_document(), indent=2) + "\n")
+
+
+def openapi_document() -> dict[str, Any]:
+    """The OpenAPI document of the control API.
+
+    Raises:
+        ConfigError: The extra `server` is not installed.
+    """
+    with server_extra():
+        from forewarn.control import make_control_app
+    # Describing the routes touches no part of a service: there is none behind this app, and nobody calls it.
+    return make_control_app(cast("Context", None)).openapi()

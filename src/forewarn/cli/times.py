@@ -1,0 +1,81 @@
+"""Times as people give them on the command line: ``90s``, ``15m``, ``7d``, or RFC 3339."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+import typer
+
+__all__ = ["UNKNOWN", "as_duration_s", "as_moment_or_span", "as_span_s", "split_names"]
+
+UNKNOWN = "unknown"
+"""The duration that nobody can tell; -1 in the API (R39)."""
+
+
+def as_span_s(text: str | None, hint: str) -> float | None:
+    """Seconds of ``90s``, ``15m``, ``24h``, ``7d`` or a number of seconds.
+
+    Raises:
+        typer.BadParameter: It is none, or negative.
+    """
+    if text is None:
+        return None
+    from forewarn.config import parse_span
+
+    try:
+        span = parse_span(text)
+    except (ValueError, OverflowError):
+        span = None
+    if not isinstance(span, timedelta) or span < timedelta(0):
+        msg = f"{text!r} is expected to be a span of time like 90s, 15m, 24h or 7d"
+        raise typer.BadParameter(msg, param_hint=hint)
+    return span.total_seconds()
+
+
+def as_duration_s(text: str | None, hint: str) -> int | None:
+    """Whole seconds; -1 for `unknown`.
+
+    Raises:
+        typer.BadParameter: It is no span of whole seconds.
+    """
+    if text in {UNKNOWN, "-1"}:
+        return -1
+    seconds = as_span_s(text, hint)
+    if seconds is None:
+        return None
+    if not math.isfinite(seconds) or seconds != int(seconds):
+        msg = f"{text!r} is expected to be whole seconds"
+        raise typer.BadParameter(msg, param_hint=hint)
+    return int(seconds)
+
+
+def as_moment_or_span(text: str, hint: str) -> datetime | float:
+    """A moment given as RFC 3339, or the seconds from now until it.
+
+    Raises:
+        typer.BadParameter: It is neither, or has no time zone.
+    """
+    try:
+        moment = datetime.fromisoformat(text.strip().replace("z", "Z"))
+    except ValueError:
+        moment = None
+    if moment is None or text.strip().isdecimal():
+        try:
+            seconds = as_span_s(text, hint)
+        except typer.BadParameter:
+            seconds = None
+        if seconds is None:
+            msg = f"{text!r} is expected to be a moment like 2030-01-31T12:00:00Z, or a span of time like 15m"
+            raise typer.BadParameter(msg, param_hint=hint)
+        return seconds
+    if moment.tzinfo is None:
+        msg = f"{text!r} has no time zone: expected for example {moment.isoformat()}Z"
+        raise typer.BadParameter(msg, param_hint=hint)
+    return moment.astimezone(UTC)
+
+
+def split_names(given: list[str] | None) -> list[str]:
+    """Names of a repeatable option that may also hold several by comma; each once, in order."""
+    names = [name.strip() for text in given or [] for name in text.split(",")]
+    return list(dict.fromkeys(name for name in names if name))

@@ -1,0 +1,114 @@
+"""`forewarn vm`: look at VMs, and what users and the platform do to a single one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from forewarn.cli.command import command, group
+from forewarn.cli.connection import Connection, segment
+from forewarn.cli.event import events_table
+from forewarn.cli.maintenance import Force, Notice, Reason, forced, show_made
+from forewarn.cli.output import Column, Output
+from forewarn.cli.times import as_span_s
+
+__all__ = ["add_vm"]
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the VM.")]
+_OPERATIONS = "What happens to one VM"
+
+
+def add_vm(app: typer.Typer) -> None:
+    """Add the commands of `vm`."""
+    noun = group(app, "vm", "Look at VMs; restart, redeploy, evict, delete one.", "Declare")
+
+    @command(noun, "list", "forewarn vm list", "forewarn vm list --json")
+    def list_vms(connection: Connection, output: Output) -> None:
+        """List every VM, and whether it asks for events."""
+        vms = list(connection.pages("/v1/vms"))
+        if output.show(vms):
+            return
+        columns = [Column(head) for head in ("name", "host", "scope", "fd", "ud", "power", "asks")]
+        output.table(
+            [*columns, Column("addresses", is_whole=False)],
+            [
+                (
+                    vm["name"],
+                    vm["host"],
+                    vm["scope"],
+                    vm["fault_domain"],
+                    vm["update_domain"],
+                    vm["power_state"],
+                    "yes" if vm["enabled"] else "no",
+                    ", ".join(vm["addresses"]),
+                )
+                for vm in vms
+            ],
+            empty="no VMs are declared: see 'forewarn inventory apply --help'",
+        )
+
+    @command(noun, "show", "forewarn vm show WestNO_0")
+    def show(name: _Name, connection: Connection, output: Output) -> None:
+        """Show one VM, and the events that name it."""
+        vm = connection.get(f"/v1/vms/{segment(name)}")
+        if output.show(vm):
+            return
+        output.fields(
+            [
+                ("name", vm["name"]),
+                ("host", vm["host"]),
+                ("scope", f"{vm['scope']} ({vm['scope_kind']})" if vm["scope"] else vm["scope_kind"]),
+                ("domains", f"fault {vm['fault_domain']}, update {vm['update_domain']}"),
+                ("addresses", ", ".join(vm["addresses"])),
+                ("power", vm["power_state"]),
+                ("priority", vm["priority"]),
+                ("size", vm["size"]),
+                ("asks", f"yes, incarnation {vm['incarnation']}" if vm["enabled"] else "no: its scope has not asked yet"),
+            ]
+        )
+        events = [event for event in connection.pages("/v1/events") if vm["name"] in event["resources"]]
+        if events:
+            output.heading("Events")
+            events_table(output, connection, events)
+
+    _add_operation(noun, "restart", "Restart the VM, as its user: a Reboot event.", "restart WestNO_0")
+    _add_operation(noun, "redeploy", "Move the VM to other hardware, as its user: a Redeploy event.", "redeploy WestNO_0")
+    _add_operation(noun, "reimage", "Reimage the VM: a Reboot event where its scale set opted in.", "reimage web_0")
+    _add_operation(noun, "evict", "Take a Spot VM back: a Preempt event.", "evict spot_3")
+    _add_operation(
+        noun, "delete", "Delete the VM: a Terminate event where its scale set opted in.", "delete web_0", is_delete=True
+    )
+
+    @command(noun, "update-model", "forewarn vm update-model web_0")
+    def update_model(name: _Name, connection: Connection, output: Output) -> None:
+        """Bring the VM to the latest model of its scale set, and so to its delete notification."""
+        vm = connection.change("POST", f"/v1/vms/{segment(name)}/update-model")
+        if not output.show(vm):
+            output.line(f"vm {vm['name']} follows the latest model of {vm['scope'] or 'its scope'}")
+
+
+def _add_operation(noun: typer.Typer, verb: str, summary: str, example: str, *, is_delete: bool = False) -> None:
+    def operate(
+        name: _Name,
+        connection: Connection,
+        output: Output,
+        notice: Notice = None,
+        force: Force = False,
+        reason: Reason = None,
+    ) -> None:
+        body = {"notice_s": as_span_s(notice, "--notice")} | forced(force=force, reason=reason)
+        if is_delete:
+            made = connection.change("DELETE", f"/v1/vms/{segment(name)}", body)
+        else:
+            made = connection.change("POST", f"/v1/vms/{segment(name)}/{verb}", body)
+        show_made(output, connection, made["items"])
+
+    operate.__doc__ = summary
+    command(
+        noun,
+        verb,
+        f"forewarn vm {example}",
+        f'forewarn vm {example} --notice 1m --force --reason "asked for by its owner"',
+        panel=_OPERATIONS,
+    )(operate)

@@ -1,0 +1,76 @@
+"""The migrations make exactly the tables that the code works with, on every database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+import forewarn.store.migrate
+from forewarn.store.migrate import HEAD, upgrade
+from forewarn.store.tables import metadata
+from tests.conformance.conftest import ON_DISK
+from tests.support.databases import Database, PostgreSql
+
+MIGRATIONS = Path(forewarn.store.migrate.__file__).parent / "migrations"
+
+
+@pytest.fixture(params=ON_DISK)
+def bare(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """A database with nothing in it."""
+    if request.param == "postgresql":
+        server: PostgreSql = request.getfixturevalue("server")
+        with server.database("template0") as made:
+            yield made
+    else:
+        yield Database(f"sqlite:///{tmp_path / 'forewarn.db'}")
+
+
+def test_the_constant_names_the_newest_revision() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
+
+
+def test_migrating_makes_the_tables_of_the_code(bare: Database) -> None:
+    with bare.engine().begin() as connection:
+        upgrade(connection)
+    with bare.engine().connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, metadata) == []
+
+
+def test_migrating_again_does_nothing(bare: Database) -> None:
+    bare.open().close()
+    bare.open().close()
+    with bare.engine().connect() as connection:
+        assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all() == [HEAD]
+
+
+def test_a_migration_that_breaks_off_leaves_nothing_behind(bare: Database) -> None:
+    engine = bare.engine()
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE vm (x INTEGER)")
+    with pytest.raises(sa.exc.DBAPIError), engine.connect() as connection:
+        if bare.is_sqlite:
+            connection.connection.driver_connection.isolation_level = None  # type: ignore[union-attr]
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        upgrade(connection)
+    assert sa.inspect(bare.engine()).get_table_names() == ["vm"]
+
+
+def test_going_down_leaves_no_table(bare: Database) -> None:
+    bare.open().close()
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with bare.engine().begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+    assert sa.inspect(bare.engine()).get_table_names() == ["alembic_version"]
