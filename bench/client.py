@@ -1,7 +1,8 @@
-"""The children that play VMs: ``poll`` and ``hold`` note when they first see an incarnation, ``crowd`` holds thousands of polls.
+"""The children that play VMs.
 
-Arguments: mode, port of the metadata endpoint, and for ``crowd`` how many. They print a line when they are ready and one with
-what they saw; ``poll`` and ``hold`` end when stdin does, and all of them after `_LONGEST_S`.
+``poll`` and ``hold`` note when they first see an incarnation; ``crowd`` holds thousands of polls. Arguments: mode, port
+of the metadata endpoint, and for ``crowd`` how many. They print a line when they are ready and one with what they saw.
+``poll`` and ``hold`` end when they are told a line, and all of them after `_LONGEST_S`.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def crowd(port: int, count: int) -> None:
     for _ in range(count):
         sock = socket.create_connection(("127.0.0.1", port), timeout=30)
         sock.sendall(asked)
-        sock.setblocking(False)
+        sock.settimeout(0)
         socks[sock.fileno()] = sock
         poll.register(sock.fileno(), select.EPOLLIN)
     say(asked=count)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
 from bench.process import SERVER_CORE, BenchError, Child, python_child
 
-__all__ = ["PATH", "Served", "control", "fetch", "service_child"]
+__all__ = ["PATH", "Served", "fetch", "service_child"]
 
 PATH = "/metadata/scheduledevents?api-version=2020-07-01"
-
-_NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +30,7 @@ _INVENTORY = {"hosts": [{"name": "host-1"}], "vms": [{"name": "vm-1", "host": "h
 
 
 def service_child(folder: Path, log: Path, **settings: object) -> Child:
-    """The service on a database in `folder`, both listeners on free ports of loopback; unless told otherwise with one VM."""
+    """The service on a database in `folder`, both listeners on free ports of loopback, and with one VM."""
     inventory = folder / "inventory.json"
     inventory.write_text(json.dumps(_INVENTORY), encoding="utf-8")
     flags = {
@@ -48,32 +46,33 @@ def service_child(folder: Path, log: Path, **settings: object) -> Child:
 
 
 def fetch(url: str, *, closes: bool = False) -> Served:
-    """One GET, as the load generator will send it.
+    """One GET, as the load generator will send it; a server that is just starting gets 10 s.
 
     Raises:
-        BenchError: Nobody answers within 10 s.
+        BenchError: Nobody answers.
     """
-    headers = {"Metadata": "true"} | ({"Connection": "close"} if closes else {})
-    deadline = time.monotonic() + 10
+    deadline_s = time.monotonic() + 10
     while True:
         try:
-            with _NO_PROXY.open(urllib.request.Request(url + PATH, headers=headers), timeout=10) as answer:
-                return Served(
-                    status=answer.status,
-                    content_type=answer.headers["content-type"],
-                    etag=answer.headers["etag"] or "",
-                    body=answer.read(),
-                )
+            return _get(url, closes=closes)
         except OSError as error:
-            if time.monotonic() > deadline:
-                raise BenchError(f"{url} does not answer: {error}") from error
+            if time.monotonic() > deadline_s:
+                msg = f"{url} does not answer: {error}"
+                raise BenchError(msg) from error
             time.sleep(0.05)
 
 
-def control(url: str, token: str, path: str, content: dict[str, Any]) -> dict[str, Any]:
-    """One POST to the control API."""
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    request = urllib.request.Request(url + path, json.dumps(content).encode(), headers, method="POST")
-    with _NO_PROXY.open(request, timeout=60) as answer:
-        found: dict[str, Any] = json.load(answer)
-        return found
+def _get(url: str, *, closes: bool) -> Served:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+    try:
+        headers = {"Metadata": "true"} | ({"Connection": "close"} if closes else {})
+        connection.request("GET", PATH, headers=headers)
+        answer = connection.getresponse()
+        return Served(
+            status=answer.status,
+            content_type=answer.headers["content-type"] or "",
+            etag=answer.headers["etag"] or "",
+            body=answer.read(),
+        )
+    finally:
+        connection.close()

@@ -35,7 +35,13 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
         Row(what="lateness of the Started document, p50", value=percentile(shown_ms, 50), unit="ms"),
         Row(what="lateness of the Started document, p99", value=percentile(shown_ms, 99), unit="ms", target=_TARGET_MS),
         Row(what="lateness of the Started document, most", value=max(shown_ms), unit="ms"),
-        Row(what="lateness of the commit, least (never early)", value=min(committed_ms), unit="ms", target=0, is_floor=True),
+        Row(
+            what="lateness of the commit, least (never early)",
+            value=min(committed_ms),
+            unit="ms",
+            target=0,
+            is_floor=True,
+        ),
     ]
     return result
 
@@ -47,7 +53,8 @@ def _once(count: int, place: Path, log: Path) -> list[dict[str, float]]:
         vms = [vm_name(number) for number in range(count)]
         answer = service.ask(do="schedule", vms=vms, lead_s=3 + count * 0.012, timeout_s=_PATIENCE_S)
         if answer["left_s"] < 1:
-            raise BenchError(f"scheduling took too long: {answer['left_s']:.1f} s were left until NotBefore")
+            msg = f"scheduling took too long: {answer['left_s']:.1f} s were left until NotBefore"
+            raise BenchError(msg)
         time.sleep(answer["left_s"] + 2)
         deadline_s = time.monotonic() + _PATIENCE_S
         starts: list[dict[str, float]] = []
@@ -55,5 +62,6 @@ def _once(count: int, place: Path, log: Path) -> list[dict[str, float]]:
             starts = service.ask(do="started")["starts"]
             time.sleep(0.1)
     if len(starts) != count:
-        raise BenchError(f"{len(starts)} of {count} maintenances have started")
+        msg = f"{len(starts)} of {count} maintenances have started"
+        raise BenchError(msg)
     return starts

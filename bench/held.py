@@ -7,9 +7,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.document import service_child
+from bench.operator import Operator
 from bench.process import LOAD_CORE, BenchError, Child, python_child
 from bench.result import Effort, Result, Row, median
-from bench.sight import Operator
 
 __all__ = ["measure"]
 
@@ -51,13 +51,15 @@ def _once(service: Child, place: Path, log: Path, count: int) -> dict[str, float
         deadline_s = time.monotonic() + _PATIENCE_S
         while (held := service.ask(do="held", timeout_s=_PATIENCE_S)["held"]) < count:
             if time.monotonic() > deadline_s:
-                raise BenchError(f"{held} of {count} long polls are held after {_PATIENCE_S:.0f} s")
+                msg = f"{held} of {count} long polls are held after {_PATIENCE_S:.0f} s"
+                raise BenchError(msg)
             time.sleep(0.2)
         full_bytes = service.ask(do="rss")["rss_bytes"]
         operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
         answers = crowd.hear(_PATIENCE_S)
     if answers["answers"] != count or answers["wrong"]:
-        raise BenchError(f"{count} good answers were expected: {answers}")
+        msg = f"{count} good answers were expected: {answers}"
+        raise BenchError(msg)
     committed_s = service.ask(do="changes_seen")["changes"][-1]["committed_s"]
     return {
         "first_s": answers["first_s"] - committed_s,

@@ -8,8 +8,8 @@ from typing import Any
 
 from bench.document import service_child
 from bench.fleet import VMS_PER_HOST, host_name, write_fleet
+from bench.operator import Operator
 from bench.result import Effort, Result, Row, median
-from bench.sight import Operator
 
 __all__ = ["measure"]
 
@@ -27,7 +27,9 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
         found = sizes[str(size)] = _one_size(place, size, effort.hosts, log)
         ready_s, rss_mib = median(found["ready_s"]), median(found["rss_mib"])
         schedule_ms = median(found["schedule_ms"])
-        print(f"  {size:,} VMs: ready after {ready_s:.2f} s, {rss_mib:.0f} MiB, schedule {schedule_ms:.1f} ms", flush=True)
+        print(
+            f"  {size:,} VMs: ready after {ready_s:.2f} s, {rss_mib:.0f} MiB, schedule {schedule_ms:.1f} ms", flush=True
+        )
         target = _START_TARGET_S if size == effort.sizes[-1] else None
         result.rows += [
             Row(what=f"{size:,} VMs, start of the process until it answers", value=ready_s, unit="s", target=target),

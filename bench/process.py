@@ -1,7 +1,7 @@
 """Child processes: pinned to a core, spoken to in lines of JSON, and ended whatever happens.
 
-A child dies with us (`setpriv --pdeathsig`), leads a process group of its own, and that group is what is ended: nothing is ever
-looked for by name.
+A child dies with us (`setpriv --pdeathsig`) and leads a process group of its own. That group is what is ended: nothing
+is ever looked for by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 __all__ = ["LOAD_CORE", "ROOT", "SERVER_CORE", "BenchError", "Child", "find_tool", "missing_tools", "python_child"]
 
@@ -27,7 +27,13 @@ SERVER_CORE = 1
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_PACKAGE_OF = {"wrk": "wrk", "nginx": "nginx-light", "go": "golang-go", "taskset": "util-linux", "setpriv": "util-linux"}
+_PACKAGE_OF = {
+    "wrk": "wrk",
+    "nginx": "nginx-light",
+    "go": "golang-go",
+    "taskset": "util-linux",
+    "setpriv": "util-linux",
+}
 _STOP_S = 10.0
 
 
@@ -61,7 +67,7 @@ class Child:
         self._folder = folder or ROOT
         self._unread = b""
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> Self:
         self._stderr: IO[bytes] = self._log.open("ab")
         self.started_s = time.monotonic()
         self._process = subprocess.Popen(
@@ -121,10 +127,12 @@ class Child:
             while b"\n" not in self._unread:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or not selector.select(left_s):
-                    raise BenchError(f"{self._name} said nothing for {timeout_s:.0f} s; its log: {self._tail()}")
+                    msg = f"{self._name} said nothing for {timeout_s:.0f} s; its log: {self._tail()}"
+                    raise BenchError(msg)
                 piece = os.read(self._process.stdout.fileno(), 1 << 20)
                 if not piece:
-                    raise BenchError(f"{self._name} ended with {self._process.wait(_STOP_S)}; its log: {self._tail()}")
+                    msg = f"{self._name} ended with {self._process.wait(_STOP_S)}; its log: {self._tail()}"
+                    raise BenchError(msg)
                 self._unread += piece
         line, _, self._unread = self._unread.partition(b"\n")
         heard: dict[str, Any] = json.loads(line)
@@ -144,9 +152,11 @@ class Child:
         try:
             output, _ = self._process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise BenchError(f"{self._name} did not end within {timeout_s:.0f} s") from error
+            msg = f"{self._name} did not end within {timeout_s:.0f} s"
+            raise BenchError(msg) from error
         if self._process.returncode != 0:
-            raise BenchError(f"{self._name} ended with {self._process.returncode}; its log: {self._tail()}")
+            msg = f"{self._name} ended with {self._process.returncode}; its log: {self._tail()}"
+            raise BenchError(msg)
         return self._unread + output
 
     @property

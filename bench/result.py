@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 __all__ = ["QUICK", "Effort", "Result", "Row", "median", "percentile"]
@@ -46,6 +46,7 @@ class Row:
         value: The figure, in `unit`.
         target: What it is compared with; None where nothing was promised.
         is_floor: Whether the target is the least, rather than the most, that is wanted.
+        note: What else is to be known of the figure.
     """
 
     what: str
@@ -53,6 +54,7 @@ class Row:
     unit: str
     target: float | None = None
     is_floor: bool = False
+    note: str = ""
 
     @property
     def is_met(self) -> bool | None:
@@ -69,6 +71,20 @@ class Result:
     title: str
     rows: list[Row] = field(default_factory=list)
     raw: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept beside the table."""
+        rows = [asdict(row) | {"is_met": row.is_met} for row in self.rows]
+        kept: dict[str, Any] = _rounded({"title": self.title, "rows": rows, "raw": self.raw})
+        return kept
+
+
+def _rounded(value: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

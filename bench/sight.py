@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import random
 import time
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench.document import service_child
+from bench.operator import Operator
 from bench.process import LOAD_CORE, Child, python_child
 from bench.result import Effort, Result, Row, percentile
 
@@ -18,25 +17,6 @@ __all__ = ["measure"]
 
 _TARGET_MS = 20.0
 _CLIENTS = {"poll": "polling back to back", "hold": "held long poll"}
-
-
-class Operator:
-    """Changes the document through the control API, over one connection."""
-
-    def __init__(self, url: str, folder: Path) -> None:
-        token = (folder / "operator.token").read_text(encoding="utf-8").strip()
-        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        address = urlsplit(url)
-        self._connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
-
-    def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        """One change."""
-        self._connection.request("POST", path, json.dumps(content), self._headers)
-        answer = self._connection.getresponse()
-        body = answer.read()
-        assert answer.status in {200, 201}, body
-        found: dict[str, Any] = json.loads(body)
-        return found
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
@@ -56,7 +36,12 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
         result.raw[mode] = found
         result.rows += [
             Row(what=f"{words}, commit to first sight, p50", value=percentile(commit_ms, 50), unit="ms"),
-            Row(what=f"{words}, commit to first sight, p99", value=percentile(commit_ms, 99), unit="ms", target=_TARGET_MS),
+            Row(
+                what=f"{words}, commit to first sight, p99",
+                value=percentile(commit_ms, 99),
+                unit="ms",
+                target=_TARGET_MS,
+            ),
             Row(what=f"{words}, request to first sight, p50", value=percentile(request_ms, 50), unit="ms"),
             Row(what=f"{words}, request to first sight, p99", value=percentile(request_ms, 99), unit="ms"),
         ]
@@ -79,9 +64,7 @@ def _watch(service: Child, client: Child, operator: Operator, count: int) -> dic
     operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
     seen = client.hear()
     changes = service.ask(do="changes_seen")["changes"][-(count // 2 * 2 + 1) : -1]
-    first: dict[int, float] = {}
-    for incarnation, moment_s in reversed(seen["seen"]):
-        first[incarnation] = moment_s
+    first: dict[int, float] = dict(seen["seen"])
     sights = [min(s for i, s in first.items() if i >= change["incarnation"]) for change in changes]
     return {
         "requests": seen["requests"],

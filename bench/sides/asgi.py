@@ -45,7 +45,9 @@ def main() -> None:
     kind, port, file, etag = sys.argv[1:5]
     make = {"starlette": starlette_app, "fastapi": fastapi_app}[kind]
     app = make(Path(file).read_bytes(), etag)
-    uvicorn.run(app, port=int(port), loop="uvloop", http="httptools", access_log=False, log_level="warning", backlog=4096)
+    uvicorn.run(
+        app, port=int(port), loop="uvloop", http="httptools", access_log=False, log_level="warning", backlog=4096
+    )
 
 
 if __name__ == "__main__":

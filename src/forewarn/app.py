@@ -94,6 +94,7 @@ class Service:
             new_id=RandomIds(),
             write=threaded(self._writer),
             read=threaded(self._reader),
+            waiting_max=settings.commands_max,
         )
         self.traffic = Traffic(_limits(settings), len(self.feed.versions))
         first_answer_delay_s = settings.first_answer_delay.total_seconds()
@@ -145,7 +146,7 @@ class Service:
             _load_tls(server.config)
             control_task = asyncio.create_task(server.serve(sockets=[control]))
             stack.push_async_callback(_stop_control, server, control_task)
-            stack.callback(self.context.changed.set)
+            stack.callback(lambda: self.context.changed.set())  # the one there is then: each change makes a new one
             stack.callback(self.context.is_stopping.set)
             await self.endpoint.start(metadata)
             stack.push_async_callback(self.endpoint.stop, _STOP_GRACE_S)
@@ -354,7 +355,7 @@ def _url(scheme: str, sock: socket.socket) -> str:
 def configure_logging() -> None:
     """Logs go to stderr: readable lines on a terminal, JSON elsewhere."""
     is_terminal = sys.stderr.isatty()
-    renderer: Any = structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer()
+    renderer: Any = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback) if is_terminal else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -406,5 +407,3 @@ def raise_descriptor_limit(wanted: int) -> None:
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-

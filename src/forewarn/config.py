@@ -169,6 +169,9 @@ class Settings(BaseSettings):
     actuator_calls_max: int = Field(64, ge=1, le=10_000, description="Calls at the same time.")
 
     # What grows
+    commands_max: int = Field(
+        10_000, ge=1, description="Changes waiting for the database; one more is refused with 503."
+    )
     due_batch_max: int = Field(500, ge=1, le=100_000, description="Maintenances started in one transaction.")
     history_retention: Span = Field(
         timedelta(days=90), ge=timedelta(hours=1), description="How long ended maintenances and the ledger are kept."

@@ -1,11 +1,12 @@
 """Decide, commit, act.
 
-Every command runs the same way: in one transaction, on the writer's thread, it loads a working set, lets the pure core decide,
-settles what follows, and commits. Only then are the new documents published and anybody told. What the command needs to know of
-the present moment is read once, inside.
+Every command runs the same way: in one transaction, on the writer's thread, it loads a working set, lets the pure core
+decide, settles what follows, and commits. Only then are the new documents published and anybody told. What the command
+needs to know of the present moment is read once, inside.
 
-A command is shielded: who asked for it may go away, but once begun it is carried out and published. A commit that failed may
-have succeeded all the same, when only the answer was lost; so the next command that gets through publishes the whole truth.
+A command is shielded: who asked for it may go away, but once begun it is carried out and published. A commit that
+failed may have succeeded all the same, when only the answer was lost; so the next command that gets through publishes
+the whole truth.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from forewarn.core.inventory import Inventory, InventoryChange, apply_inventory
 from forewarn.core.model import Audience, EntryKind, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.core.progress import Failure, Progress, Retry, advance
 from forewarn.core.request import Request
-from forewarn.errors import IdempotencyMismatch, NotFound
+from forewarn.errors import IdempotencyMismatch, NotFound, StoreUnavailable
 from forewarn.feed import Feed
 from forewarn.identity import Identity
 from forewarn.store.contract import Outcome, Reader, Store, Transaction
@@ -97,6 +98,7 @@ class Engine:
         new_id: Source of ids.
         write: Runs write transactions, one after the other.
         read: Runs reads.
+        waiting_max: Most changes that may wait for the database; one more is refused.
     """
 
     def __init__(  # noqa: PLR0913 - the parts it is put together from
@@ -110,6 +112,7 @@ class Engine:
         new_id: IdSource,
         write: Runner = inline,
         read: Runner = inline,
+        waiting_max: int = 10_000,
     ) -> None:
         self.clock = clock
         self.rules = rules
@@ -119,6 +122,7 @@ class Engine:
         self._new_id = new_id
         self._write = write
         self._read = read
+        self._waiting_max = waiting_max
         self._lock = asyncio.Lock()
         self._commands: set[asyncio.Task[Any]] = set()
         self._is_in_doubt = False
@@ -137,7 +141,9 @@ class Engine:
 
         return await self._maintenances(load, decide, actor=actor, key=key)
 
-    async def cancel(self, maintenance_id: str, *, actor: str, reason: str | None = None, key: Key | None = None) -> Maintenance:
+    async def cancel(
+        self, maintenance_id: str, *, actor: str, reason: str | None = None, key: Key | None = None
+    ) -> Maintenance:
         """Take a queued or scheduled maintenance back (R77)."""
         return await self._one(maintenance_id, lambda d, m: ending.cancel(d, m, reason=reason), actor=actor, key=key)
 
@@ -284,8 +290,7 @@ class Engine:
             started = [
                 m.due_at
                 for m in waiting
-                if m.due_at is not None
-                and changes.maintenances.get(m.id, m).state is not MaintenanceState.SCHEDULED
+                if m.due_at is not None and changes.maintenances.get(m.id, m).state is not MaintenanceState.SCHEDULED
             ]
             return Due(jobs=jobs, has_more=True), changes, started
 
@@ -384,9 +389,7 @@ class Engine:
             tx.save(changes)
             if key is not None:
                 content = {"maintenances": ids}
-                tx.keep_outcome(
-                    Outcome(key=key.key, fingerprint=key.fingerprint, content=content, at=draft.now)
-                )
+                tx.keep_outcome(Outcome(key=key.key, fingerprint=key.fingerprint, content=content, at=draft.now))
             return [draft.maintenances[i] for i in ids], changes
 
         def publish(result: tuple[list[Maintenance], Changes]) -> list[Maintenance]:
@@ -420,9 +423,7 @@ class Engine:
             raise NotFound(msg, id=maintenance_id)
         return found[0]
 
-    async def _decide(
-        self, load: Callable[[Transaction], State], decide: Callable[[Draft], T], *, actor: str
-    ) -> T:
+    async def _decide(self, load: Callable[[Transaction], State], decide: Callable[[Draft], T], *, actor: str) -> T:
         def work(tx: Transaction) -> tuple[T, Changes]:
             draft = self._draft(load(tx), tx, actor)
             result = decide(draft)
@@ -457,6 +458,9 @@ class Engine:
                     self.feed.reload(truth[1])
                 return publish(result)
 
+        if len(self._commands) >= self._waiting_max:
+            msg = f"{len(self._commands)} changes are waiting for the database already (commands_max)"
+            raise StoreUnavailable(msg)
         task = asyncio.get_running_loop().create_task(run())
         self._commands.add(task)
         task.add_done_callback(self._commands.discard)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from tests.support.simulated import OPEN
 
@@ -14,3 +15,10 @@ def _close_stores() -> Iterator[None]:
     yield
     while OPEN:
         OPEN.pop().close()
+
+
+@pytest.fixture(autouse=True)
+def _no_logs() -> Iterator[None]:
+    """Faults are logged with their traces, and there are many of them."""
+    with structlog.testing.capture_logs():
+        yield

@@ -97,8 +97,8 @@ async def test_an_actuator_that_never_works_is_given_up_and_the_events_go_away()
 
 
 async def test_a_success_in_between_counts_the_failures_anew() -> None:
-    script = [*fails(2), Progress(check_at=NOW + minutes(1)), *fails(2), DONE]
-    made, maintenance = await begun(Scripted(*script), Pace(retry=Retry(attempts_max=3, pause=seconds(5))))
+    actuator = Scripted(*fails(2), Progress(check_at=NOW + minutes(1)), *fails(2), DONE)
+    made, maintenance = await begun(actuator, Pace(retry=Retry(attempts_max=3, pause=seconds(5))))
     await made.advance(seconds(30))
     assert made.get_maintenance(maintenance).attempts == 0
     await made.advance(minutes(2))

@@ -10,7 +10,7 @@ import pytest
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Rules
 from forewarn.core.model import EntryKind, EventType, Maintenance, MaintenanceState, Source
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from forewarn.errors import BelowMinimumNotice, Conflict, LimitExceeded
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import CAUSE_VM, SCOPES, VMS, at, live, seconds

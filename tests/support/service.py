@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -85,6 +84,7 @@ class Running:
         web: VMs of one availability set.
         wide: VMs of one cloud service.
         stranger: An address of no VM.
+        stop: Begins to end the service; to be called on its loop.
     """
 
     service: Service
@@ -92,8 +92,8 @@ class Running:
     web: list[Vm] = field(default_factory=_web)
     wide: list[Vm] = field(default_factory=_wide)
     stranger: str = "127.0.8.8"
+    stop: Callable[[], None] = lambda: None
     _fresh: Iterator[Vm] = field(default_factory=lambda: iter(_pool()))
-    _ids: Iterator[int] = field(default_factory=count)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -204,7 +204,7 @@ class Running:
 
     def connections(self) -> list[Connection]:
         """Those that are open."""
-        return self.do(lambda: [c for c in self.service.endpoint.open if isinstance(c, Connection)])
+        return self.do(lambda: self.service.endpoint.open)
 
 
 def eventually(is_so: Callable[[], bool], within_s: float = 5.0) -> bool:
@@ -251,7 +251,7 @@ class _Runner(threading.Thread):
         service.endpoint.tick_s = _TICK_S
         self._stopping = asyncio.Event()
         async with service.running():
-            self._running = Running(service, asyncio.get_running_loop())
+            self._running = Running(service, asyncio.get_running_loop(), stop=self._stopping.set)
             self._ready.set()
             await self._stopping.wait()
 

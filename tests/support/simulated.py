@@ -18,7 +18,7 @@ from forewarn.core.approval import Approval, Approver
 from forewarn.core.decision import Rules
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Entry, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
-from forewarn.core.planning import Request
+from forewarn.core.request import Request
 from forewarn.engine import Engine, Key
 from forewarn.feed import Channel, Feed
 from forewarn.identity import Identity
@@ -107,8 +107,7 @@ class Simulated:
         return caller.channel
 
     def _vm(self, name: str) -> VirtualMachine:
-        (vm,) = self.read(lambda reader: reader.vms(name=name))
-        return vm
+        return self.identity._vms[name]
 
     async def get(self, vm: str, version: str = LATEST) -> dict[str, Any]:
         """The document that a GET answers."""
@@ -153,10 +152,11 @@ class Simulated:
     async def cancel(self, maintenance: Maintenance) -> Maintenance:
         return await self.engine.cancel(maintenance.id, actor="operator:ann")
 
-    # The store
+    # The store, without the faults that a test may have wrapped it in
 
     def read(self, function: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
-        with self.store.read() as reader:
+        store: Store = getattr(self.store, "store", self.store)
+        with store.read() as reader:
             return function(reader)
 
     def get_maintenance(self, maintenance: Maintenance) -> Maintenance:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -91,6 +92,11 @@ class Wire:
     def end(self) -> None:
         """Say that we send no more."""
         self.sock.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """Close our end in a way that the other side notices at once as a failure."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
 
     def ask(self, data: bytes) -> Answer:
         """Send a request and read its answer."""

@@ -1,7 +1,7 @@
 """What every command has in common: help with examples, the connection, `--json` and `--debug`.
 
-A command is a function that asks for a `Connection`, an `Output` or both by annotating a parameter with it. `command` puts the
-options in its place from which the object is made, so that no command repeats them.
+A command is a function that asks for a `Connection`, an `Output` or both by annotating a parameter with it; `command`
+puts the options in its place from which the object is made, so that no command repeats them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,17 @@ BROKEN_PIPE = 141
 
 _CONNECTION = "Connection"
 _SERVER_LIBRARIES = frozenset(
-    {"alembic", "fastapi", "httptools", "prometheus_client", "sqlalchemy", "starlette", "structlog", "uvicorn", "uvloop"}
+    {
+        "alembic",
+        "fastapi",
+        "httptools",
+        "prometheus_client",
+        "sqlalchemy",
+        "starlette",
+        "structlog",
+        "uvicorn",
+        "uvloop",
+    }
 )
 
 _ControlUrl = Annotated[
@@ -45,7 +55,7 @@ _TokenFile = Annotated[
         "--token-file",
         metavar="FILE",
         envvar="FOREWARN_TOKEN_FILE",
-        help="The operator's token; FOREWARN_TOKEN holds the token itself. Without either, the one in the state folder.",
+        help="The operator's token; FOREWARN_TOKEN holds the token itself. (default: the one in the state folder)",
         rich_help_panel=_CONNECTION,
     ),
 ]
@@ -108,9 +118,9 @@ def _completed(function: Callable[..., None]) -> Callable[..., None]:
     if wants_connection is not None:
         kept.append(_option("control_url", _ControlUrl, default=DEFAULT_URL))
         kept.append(_option("token_file", _TokenFile, default=None))
-    run.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in kept])  # type: ignore[attr-defined] # read by inspect
+    run.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in kept])  # type: ignore[attr-defined] # Typer reads it
     run.__annotations__ = {p.name: p.annotation for p in kept}
-    del run.__wrapped__  # type: ignore[attr-defined] # set by functools.wraps; its annotations are not those of `run`
+    del run.__wrapped__  # its annotations are not those of `run`
     return run
 
 

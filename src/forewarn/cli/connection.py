@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import quote, urlsplit
 
 from forewarn import errors
@@ -82,7 +82,7 @@ class Connection:
         self._client: httpx.Client | None = None
         self._token_missing: str | None = None
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -203,7 +203,8 @@ class Connection:
         import httpx
 
         timeout = httpx.Timeout(_WATCH_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
-        with self._opened().stream("GET", "/v1/watch", headers={"last-event-id": str(after)}, timeout=timeout) as response:
+        headers = {"last-event-id": str(after)}
+        with self._opened().stream("GET", "/v1/watch", headers=headers, timeout=timeout) as response:
             if response.status_code >= 500:  # noqa: PLR2004 - the service is starting or stopping
                 msg = f"the service answered {response.status_code}"
                 raise ServerUnreachable(msg)
@@ -261,7 +262,7 @@ class Connection:
         try:
             return response.json()
         except ValueError as error:
-            msg = f"{self.url} does not answer like a control API of forewarn: is this the address of another service?"
+            msg = f"{self.url} does not answer like a control API: is this the right address?"
             raise OtherSideError(msg) from error
 
     def _fail(self, response: httpx.Response) -> NoReturn:
@@ -272,7 +273,7 @@ class Connection:
             if response.status_code == _UNAVAILABLE:
                 msg = f"{self.url} is too busy (503): try again later"
                 raise OtherSideError(msg) from None
-            msg = f"{self.url} answered {response.status_code}, not like a control API of forewarn: is this the right address?"
+            msg = f"{self.url} answered {response.status_code}, but not like a control API: is this the right address?"
             raise OtherSideError(msg) from None
         if code == Unauthorized.code and self._token_missing is not None:
             raise Unauthorized(self._token_missing)

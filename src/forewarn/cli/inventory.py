@@ -22,7 +22,9 @@ def add_inventory(app: typer.Typer) -> None:
     """Add the commands of `inventory`."""
     noun = group(app, "inventory", "Declare hosts, scopes and VMs.", "Declare")
 
-    @command(noun, "apply", "forewarn inventory apply inventory.yaml", "generate-inventory | forewarn inventory apply -")
+    @command(
+        noun, "apply", "forewarn inventory apply inventory.yaml", "generate-inventory | forewarn inventory apply -"
+    )
     def apply(
         file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; - for standard input.")],
         connection: Connection,

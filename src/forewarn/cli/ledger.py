@@ -36,9 +36,7 @@ def add_ledger(app: typer.Typer) -> None:
         ] = False,
         limit: Annotated[int, typer.Option(min=1, max=1000, metavar="COUNT", help="The last so many entries.")] = 50,
         every: Annotated[bool, typer.Option("--all", help="Every entry that is kept, not only the last ones.")] = False,
-        maintenance: Annotated[
-            str | None, typer.Option(metavar="ID", help="Only entries of this maintenance.")
-        ] = None,
+        maintenance: Annotated[str | None, typer.Option(metavar="ID", help="Only entries of this maintenance.")] = None,
     ) -> None:
         """Show what happened: every announcement, approval, start and end, with who did it."""
         if every:
@@ -83,7 +81,13 @@ def _print_one(output: Output, entry: dict[str, Any]) -> None:
 
 def entry_line(entry: dict[str, Any]) -> str:
     """An entry on one line: number, time, what, who, and what else is known."""
-    names = {"maintenance_id": "maintenance", "event_id": "event", "scope": "scope", "vm": "vm", "source_address": "from"}
+    names = {
+        "maintenance_id": "maintenance",
+        "event_id": "event",
+        "scope": "scope",
+        "vm": "vm",
+        "source_address": "from",
+    }
     known = [f"{word}={entry[name]}" for name, word in names.items() if entry[name] is not None]
     reason = [f'"{entry["reason"]}"'] if entry["reason"] else []
     head = f"{entry['sequence']:>5}  {format_moment(entry['at'])}  {entry['kind']:<{_KIND_WIDTH}}  {entry['actor']}"

@@ -34,7 +34,6 @@ __all__ = ["app", "error_line", "main", "run"]
 _FAILED, _UNREACHABLE, _INTERRUPTED = 1, 3, 130
 
 
-
 class _InOrder(TyperGroup):
     """Lists commands as they are in `_ADDERS`; Typer would put all groups behind all commands."""
 

@@ -14,7 +14,18 @@ from forewarn.cli.output import Column, Output, format_moment, format_relative, 
 from forewarn.cli.times import as_duration_s, as_moment_or_span, as_span_s, split_names
 from forewarn.core.model import ACTIVE_STATES, EventType, MaintenanceState, Source
 
-__all__ = ["Force", "Notice", "Reason", "Why", "add_maintenance", "forced", "made_lines", "schedule_body", "show_made", "timeline"]
+__all__ = [
+    "Force",
+    "Notice",
+    "Reason",
+    "Why",
+    "add_maintenance",
+    "forced",
+    "made_lines",
+    "schedule_body",
+    "show_made",
+    "timeline",
+]
 
 _WHO = "Who is hit"
 _WHEN = "When"
@@ -23,14 +34,14 @@ _RULES = "Against the rules"
 
 Notice = Annotated[
     str | None,
-    typer.Option(metavar="SPAN", help="From the announcement to NotBefore. (default: the minimum)", rich_help_panel=_WHEN),
+    typer.Option(
+        metavar="SPAN", help="From the announcement to NotBefore. (default: the minimum)", rich_help_panel=_WHEN
+    ),
 ]
 Force = Annotated[
     bool, typer.Option("--force", help="Undercut the minimum notice; wants --reason.", rich_help_panel=_RULES)
 ]
-Reason = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Why; stands in the ledger.", rich_help_panel=_RULES)
-]
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; stands in the ledger.", rich_help_panel=_RULES)]
 Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; stands in the ledger.")]
 _Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the maintenance.")]
 
@@ -60,7 +71,9 @@ def _add_schedule(noun: typer.Typer) -> None:
         hosts: Annotated[
             list[str] | None,
             typer.Option(
-                "--host", metavar="NAME", help="Every running VM of this host; repeatable, or several with commas.",
+                "--host",
+                metavar="NAME",
+                help="Every running VM of this host; repeatable, or several with commas.",
                 rich_help_panel=_WHO,
             ),
         ] = None,
@@ -85,13 +98,12 @@ def _add_schedule(noun: typer.Typer) -> None:
             ),
         ] = None,
         description: Annotated[
-            str | None, typer.Option(metavar="TEXT", help="What VMs read. (default: of the cause)", rich_help_panel=_WHAT)
+            str | None,
+            typer.Option(metavar="TEXT", help="What VMs read. (default: of the cause)", rich_help_panel=_WHAT),
         ] = None,
         source: Annotated[
             Source | None,
-            typer.Option(
-                case_sensitive=False, metavar="Platform|User", help="Who wants it.", rich_help_panel=_WHAT
-            ),
+            typer.Option(case_sensitive=False, metavar="Platform|User", help="Who wants it.", rich_help_panel=_WHAT),
         ] = None,
         turns_out_as: Annotated[
             EventType | None,
@@ -109,7 +121,11 @@ def _add_schedule(noun: typer.Typer) -> None:
         ] = None,
         duration: Annotated[
             str | None,
-            typer.Option(metavar="SPAN", help="How long the impact lasts, or 'unknown'. (default: of the cause)", rich_help_panel=_WHEN),
+            typer.Option(
+                metavar="SPAN",
+                help="How long the impact lasts, or 'unknown'. (default: of the cause)",
+                rich_help_panel=_WHEN,
+            ),
         ] = None,
         force: Force = False,
         reason: Reason = None,
@@ -307,7 +323,12 @@ def timeline(entries: list[dict[str, Any]]) -> list[str]:
 
 
 def _add_endings(noun: typer.Typer) -> None:
-    @command(noun, "cancel", "forewarn maintenance cancel k3v9xq2m", 'forewarn maintenance cancel k3v9xq2m --reason "postponed"')
+    @command(
+        noun,
+        "cancel",
+        "forewarn maintenance cancel k3v9xq2m",
+        'forewarn maintenance cancel k3v9xq2m --reason "postponed"',
+    )
     def cancel(
         maintenance_id: _Id,
         connection: Connection,

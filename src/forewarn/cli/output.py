@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, OverflowMethod
 
 __all__ = ["Column", "Output", "format_moment", "format_relative", "format_seconds", "parse_moment", "plain"]
 
@@ -87,7 +87,8 @@ class Output:
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
         for column in columns:
-            table.add_column(column.head.upper(), no_wrap=column.is_whole, overflow="ignore" if column.is_whole else "fold")
+            overflow: OverflowMethod = "ignore" if column.is_whole else "fold"
+            table.add_column(column.head.upper(), no_wrap=column.is_whole, overflow=overflow)
         for row in rows:
             cells = []
             for column, cell in zip(columns, row, strict=True):
@@ -183,7 +184,7 @@ def format_seconds(seconds: float) -> str:
     """The two largest units: ``6d 23h``, ``14m 52s``, ``9s``, ``0.25s``."""
     if seconds < 1:
         return f"{seconds:.3g}s"
-    parts = []
+    parts: list[str] = []
     left = round(seconds)
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, left = divmod(left, size)

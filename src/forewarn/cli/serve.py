@@ -56,14 +56,18 @@ def add_serve(app: typer.Typer) -> None:
         config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None,
         state_dir: Annotated[
             Path | None,
-            typer.Option(metavar="FOLDER", help="Where the operator's token is kept. (default: the user's state folder)"),
+            typer.Option(
+                metavar="FOLDER", help="Where the operator's token is kept. (default: the user's state folder)"
+            ),
         ] = None,
         clock: Annotated[
             str | None, typer.Option(metavar="real|virtual", help="virtual: time stands still until 'clock advance'.")
         ] = None,
         assignments: Annotated[
             list[str] | None,
-            typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; repeatable. See 'forewarn config show'."),
+            typer.Option(
+                "--set", metavar="NAME=VALUE", help="Any other setting; repeatable. See 'forewarn config show'."
+            ),
         ] = None,
         metadata_listen: Annotated[
             str | None,
@@ -87,7 +91,8 @@ def add_serve(app: typer.Typer) -> None:
             Path | None, typer.Option(metavar="FILE", help="Its private key, PEM.", rich_help_panel=_TLS)
         ] = None,
         insecure: Annotated[
-            bool, typer.Option("--insecure", help="Serve the control API without TLS all the same.", rich_help_panel=_TLS)
+            bool,
+            typer.Option("--insecure", help="Serve the control API without TLS all the same.", rich_help_panel=_TLS),
         ] = False,
     ) -> None:
         """Run the service: metadata endpoint, control API and scheduler.

@@ -64,7 +64,10 @@ def add_vm(app: typer.Typer) -> None:
                 ("power", vm["power_state"]),
                 ("priority", vm["priority"]),
                 ("size", vm["size"]),
-                ("asks", f"yes, incarnation {vm['incarnation']}" if vm["enabled"] else "no: its scope has not asked yet"),
+                (
+                    "asks",
+                    f"yes, incarnation {vm['incarnation']}" if vm["enabled"] else "no: its scope has not asked yet",
+                ),
             ]
         )
         events = [event for event in connection.pages("/v1/events") if vm["name"] in event["resources"]]
@@ -73,7 +76,9 @@ def add_vm(app: typer.Typer) -> None:
             events_table(output, connection, events)
 
     _add_operation(noun, "restart", "Restart the VM, as its user: a Reboot event.", "restart WestNO_0")
-    _add_operation(noun, "redeploy", "Move the VM to other hardware, as its user: a Redeploy event.", "redeploy WestNO_0")
+    _add_operation(
+        noun, "redeploy", "Move the VM to other hardware, as its user: a Redeploy event.", "redeploy WestNO_0"
+    )
     _add_operation(noun, "reimage", "Reimage the VM: a Reboot event where its scale set opted in.", "reimage web_0")
     _add_operation(noun, "evict", "Take a Spot VM back: a Preempt event.", "evict spot_3")
     _add_operation(

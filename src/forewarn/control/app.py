@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forewarn import __version__
@@ -23,6 +25,7 @@ __all__ = ["make_control_app"]
 
 _log = structlog.get_logger("forewarn.control")
 
+_DRAINED_BYTES_MAX = 16 << 20
 _ROUTERS = (maintenance, event, vm, host, inventory, ledger, clock, health)
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorOut, "description": HTTPStatus(status).phrase}
@@ -50,17 +53,18 @@ def make_control_app(context: Context) -> FastAPI:
     return app
 
 
-def _error(status: int, code: str, message: str, details: dict[str, Any] | None = None, **headers: str) -> JSONResponse:
+def _error(status: int, code: str, message: str, details: dict[str, Any] | None = None, **headers: str) -> Response:
     content = {"error": {"code": code, "message": message, "details": details or {}}}
-    return JSONResponse(content, status_code=status, headers=headers)
+    # Escaped: a message may quote what cannot be said in UTF-8, such as half a surrogate pair.
+    return Response(json.dumps(content, separators=(",", ":")), status_code=status, headers=headers, media_type="application/json")
 
 
-async def _ours(_request: Request, error: ForewarnError) -> JSONResponse:
+async def _ours(_request: Request, error: ForewarnError) -> Response:
     headers = {"www-authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
     return _error(error.status, error.code, error.message, error.details, **headers)
 
 
-async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+async def _invalid(_request: Request, error: RequestValidationError) -> Response:
     faults = [
         {"where": ".".join(str(part) for part in fault["loc"]), "what": fault["msg"].removeprefix("Value error, ")}
         for fault in error.errors()
@@ -70,20 +74,30 @@ async def _invalid(_request: Request, error: RequestValidationError) -> JSONResp
     return _error(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request", message, {"faults": faults[:20]})
 
 
-async def _http(_request: Request, error: HTTPException) -> JSONResponse:
+async def _http(request: Request, error: HTTPException) -> Response:
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
-    return _error(error.status_code, code, str(error.detail), None, **(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = _allowed(request)
+    return _error(error.status_code, code, str(error.detail), None, **headers)
 
 
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+def _allowed(request: Request) -> str:
+    """Every method of that path; Starlette itself names those of its first route only."""
+    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    methods = {m.upper() for path, found in paths.items() if compile_path(path)[0].match(request.url.path) for m in found}
+    return ", ".join(sorted(methods))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
     _log.error("a request raised", path=request.url.path, exc_info=error)
-    return _error(
-        HTTPStatus.INTERNAL_SERVER_ERROR, "server_error", "an unexpected error; the log of the service has it"
-    )
+    message = "an unexpected error; the log of the service has it"
+    # Starlette raises the error once more after this answer, and uvicorn ends the connection then.
+    return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "server_error", message, connection="close")
 
 
 class _BodyLimit:
-    """Refuses a body over the limit as soon as it is known to be, without reading the rest."""
+    """Refuses a body over the limit; reads on for a while, since a client that is still sending would not see why."""
 
     def __init__(self, app: ASGIApp, context: Context) -> None:
         self._app = app
@@ -99,19 +113,17 @@ class _BodyLimit:
         body: list[Message] = []
         while True:
             message = await receive()
-            body.append(message)
             received_bytes += len(message.get("body", b""))
-            if received_bytes > limit:
-                response = _error(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                    "too_large",
-                    f"the body is larger than {limit} bytes",
-                    connection="close",
-                )
-                await response(scope, receive, send)
-                return
-            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            if received_bytes <= limit:
+                body.append(message)
+            is_last = message["type"] == "http.disconnect" or not message.get("more_body", False)
+            if is_last or received_bytes > limit + _DRAINED_BYTES_MAX:
                 break
+        if received_bytes > limit:
+            message_text = f"the body is larger than {limit} bytes"
+            refusal = _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message_text, connection="close")
+            await refusal(scope, receive, send)
+            return
         await self._app(scope, _replay(body, receive), send)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Header, Request, Security
+from fastapi.security import HTTPBearer
 
 from forewarn.auth import Tokens
 from forewarn.clock import Clock
@@ -66,8 +67,11 @@ def _context(request: Request) -> Context:
 ContextOf = Annotated[Context, Depends(_context)]
 
 
-def _actor(context: ContextOf, authorization: Annotated[str | None, Header()] = None) -> str:
-    return context.tokens.actor(authorization)
+_BEARER = HTTPBearer(auto_error=False, description="The operator's token, from the state folder of the service.")
+
+
+def _actor(context: ContextOf, request: Request, _declared: Annotated[object, Security(_BEARER)]) -> str:
+    return context.tokens.actor(request.headers.get("authorization"))
 
 
 Actor = Annotated[str, Depends(_actor)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
@@ -42,7 +42,13 @@ async def list_events(
     return await context.engine.read(read)
 
 
-@router.post("/approve", responses={_MULTI_STATUS: {"model": ApprovalsOut, "description": "They differ."}})
+_RESULTS: dict[int | str, dict[str, Any]] = {
+    207: {"model": ApprovalsOut, "description": "They differ."},
+    404: {"model": ApprovalsOut, "description": "None of them is known."},
+}
+
+
+@router.post("/approve", responses=_RESULTS)
 async def approve(context: ContextOf, actor: Actor, body: ApprovalIn, response: Response) -> ApprovalsOut:
     """Approve events on behalf of their VMs (X6). Known ones are approved even when others are unknown."""
     wanted = list(dict.fromkeys(event_id.upper() for event_id in body.event_ids))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Any
 
-from fastapi import APIRouter, Depends, Header, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from forewarn.control.context import ContextOf
 from forewarn.store.contract import Reader
@@ -12,9 +12,9 @@ from forewarn.store.contract import Reader
 __all__ = ["router"]
 
 
-def _admit(context: ContextOf, authorization: Annotated[str | None, Header()] = None) -> None:
+def _admit(context: ContextOf, request: Request) -> None:
     if not context.is_open:
-        context.tokens.actor(authorization)
+        context.tokens.actor(request.headers.get("authorization"))
 
 
 router = APIRouter(tags=["health"], dependencies=[Depends(_admit)])
@@ -33,7 +33,12 @@ async def readyz(context: ContextOf) -> dict[str, str]:
     return {"status": "ready"}
 
 
-@router.get("/metrics", response_class=Response)
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus text format."}
+}
+
+
+@router.get("/metrics", response_class=Response, responses=_TEXT)
 async def metrics(context: ContextOf) -> Response:
     """Metrics in the Prometheus text format."""
 

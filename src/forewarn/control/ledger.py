@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
@@ -42,7 +42,12 @@ async def list_entries(
     return await context.engine.read(read)
 
 
-@router.get("/watch", response_class=StreamingResponse)
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events."}
+}
+
+
+@router.get("/watch", response_class=StreamingResponse, responses=_STREAM)
 async def watch(
     context: ContextOf,
     _actor: Actor,

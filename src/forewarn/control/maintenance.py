@@ -14,6 +14,9 @@ from forewarn.wire.control import ImpactIn, MaintenanceIn, MaintenanceOut, PageO
 
 __all__ = ["router"]
 
+_SEQUENCE_MAX = (1 << 63) - 1
+"""What the stores' integers hold."""
+
 router = APIRouter(prefix="/v1/maintenance", tags=["maintenance"])
 
 
@@ -104,7 +107,7 @@ def number(text: str | None) -> int | None:
     """
     if text is None:
         return None
-    if not text.isascii() or not text.isdecimal() or len(text) > len(str(2**62)):
+    if not text.isascii() or not text.isdecimal() or int(text) > _SEQUENCE_MAX:
         msg = "after is expected to be the `next` of the page before"
         raise InvalidRequest(msg)
     return int(text)

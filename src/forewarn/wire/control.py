@@ -54,7 +54,11 @@ _SPAN_MAX_S = 10 * 366 * 86400
 
 
 def _utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        msg = "a moment that UTC can express is expected"
+        raise ValueError(msg) from None
 
 
 def _rfc3339(moment: datetime) -> str:

@@ -1,0 +1,96 @@
+"""Measure, and draw the picture: `python -m bench [--quick] [--only PART] [--write]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from bench import due, get, held, inventory, picture, report, sight
+from bench.machine import describe, load_average
+from bench.process import LOAD_CORE, ROOT, BenchError, missing_tools
+from bench.result import QUICK, Effort
+
+_PARTS = {
+    "get": get.measure,
+    "sight": sight.measure,
+    "held": held.measure,
+    "due": due.measure,
+    "inventory": inventory.measure,
+}
+_QUIET_LOAD = 0.5
+
+
+def main() -> int:
+    """Run the parts that were asked for; exit status 0, or 1 when they could not be run."""
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, _stop)
+    packages = missing_tools()
+    if packages:
+        print(f"bench: programs are missing; install them: apt-get install {' '.join(packages)}", file=sys.stderr)
+        return 1
+    if (os.cpu_count() or 1) < 2:
+        print("bench: two cores are needed, one for the server and one for the load", file=sys.stderr)
+        return 1
+    os.sched_setaffinity(0, {LOAD_CORE})
+    machine = describe()
+    busy = load_average()
+    machine["load before"] = f"{busy:.2f}"
+    if busy > _QUIET_LOAD:
+        print(f"The machine is busy (load {busy:.2f}): trust the ratios, not the figures.", flush=True)
+    began_s = time.monotonic()
+    try:
+        parts = _measure(arguments.only or list(_PARTS), QUICK if arguments.quick else Effort())
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("bench: stopped", file=sys.stderr)
+        return 130
+    is_whole = not (arguments.quick or arguments.only)
+    content = (
+        report.merge(parts, machine) if arguments.only and arguments.write else {"machine": machine, "parts": parts}
+    )
+    print(f"\n{report.render(content)}\n\n{time.monotonic() - began_s:.0f} s")
+    if is_whole or arguments.write:
+        picture.draw(content)
+        report.write(content, picture.PICTURE)
+        print(
+            f"Written: {', '.join(str(p.relative_to(ROOT)) for p in (report.PAGE, report.JSON_FILE, picture.PICTURE))}"
+        )
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Forewarn.")
+    parser.add_argument("--quick", action="store_true", help="a short run, to see that everything works")
+    parser.add_argument("--only", action="append", choices=_PARTS, metavar="PART", help=f"one of {', '.join(_PARTS)}")
+    parser.add_argument("--write", action="store_true", help="write to docs/ also after --quick or --only")
+    return parser.parse_args()
+
+
+def _measure(names: list[str], effort: Effort) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="forewarn-bench-") as scratch:
+        Path(scratch).chmod(0o711)  # nginx's worker is another user when root starts it
+        for name in names:
+            place = Path(scratch) / name
+            place.mkdir()
+            print(f"{name}:", flush=True)
+            found[name] = _PARTS[name](effort, place, Path(scratch) / "log").to_json()
+    return found
+
+
+def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
+    """SIGTERM ends us as Ctrl-C does, so that every child is ended too."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""What the figures were taken on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sqlite3
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.process import ROOT, find_tool
+
+__all__ = ["describe", "load_average"]
+
+
+def describe() -> dict[str, str]:
+    """Facts by name, as they stand in the table."""
+    memory_kib = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text(encoding="ascii"))
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "revision": _said("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
+        "processor": f"{_processor()}, {os.cpu_count()} cores",
+        "memory": f"{int(memory_kib[1]) / (1 << 20):.0f} GiB" if memory_kib else "unknown",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "uvloop": version("uvloop"),
+        "uvicorn": version("uvicorn"),
+        "SQLite": sqlite3.sqlite_version,
+        "nginx": _version("nginx", "-v"),
+        "Go": _version("go", "version"),
+        "wrk": _version("wrk", "-v"),
+    }
+
+
+def load_average() -> float:
+    """How many processes wanted to run during the last minute."""
+    return os.getloadavg()[0]
+
+
+def _processor() -> str:
+    found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    return found[1].strip() if found else platform.machine()
+
+
+def _version(tool: str, flag: str) -> str:
+    found = re.search(r"\d+\.[\w.+-]+", _said(tool, flag))
+    return found[0] if found else "unknown"
+
+
+def _said(tool: str, *arguments: str) -> str:
+    program = find_tool(tool)
+    if program is None:
+        return "unknown"
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    return (done.stdout + done.stderr).strip() or "unknown"

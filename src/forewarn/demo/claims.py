@@ -1,0 +1,109 @@
+"""What the demo claims: checked at each change of what was seen, so that it cannot tell a story that did not happen.
+
+A claim takes the record of an act and says in one sentence how it was broken, or None.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from forewarn.demo.cast import CAST
+from forewarn.demo.record import Record, Sighting
+
+__all__ = ["ANNOUNCED", "UNANNOUNCED", "Claim", "first_fault"]
+
+Claim = Callable[[Record], str | None]
+
+_VOTES = len(CAST)
+
+
+def starts_only_when_all_have_approved(record: Record) -> str | None:
+    """Nothing starts before the last tenant has approved (R83, R84)."""
+    votes = 0
+    for entry in sorted(record.entries, key=lambda entry: entry.sequence):
+        votes += entry.kind == "approved"
+        if entry.kind == "started" and votes < _VOTES:
+            return f"the maintenance started when {votes} of {_VOTES} had approved"
+    started = next((s for s in record.sightings if any(e.status == "Started" for e in s.events)), None)
+    if started is not None and len(record.approvals) < _VOTES:
+        return f"{started.vm.name} saw its event Started when {len(record.approvals)} of {_VOTES} had approved"
+    return None
+
+
+def starts_before_notbefore(record: Record) -> str | None:
+    """An approval is worth something: it starts long before NotBefore."""
+    started_at = record.moment("started")
+    for sighting in record.sightings:
+        for event in sighting.events:
+            if event.status != "Scheduled":
+                continue
+            not_before = _parse(event.not_before)
+            if not_before is None:
+                return f"{sighting.vm.name} saw a Scheduled event whose NotBefore is {event.not_before!r}"
+            if started_at is not None and started_at >= not_before:
+                return "the maintenance waited for NotBefore, although all had approved"
+    return None
+
+
+def tenants_see_their_own(record: Record) -> str | None:
+    """A VM sees the events of its whole scope, and neither ids nor names of the other tenant (R58, R85)."""
+    ids = {s.vm.scope: {event.id for event in s.events} for s in record.sightings}
+    for sighting in record.sightings:
+        foreign = [vm.name for vm in CAST if vm.scope != sighting.vm.scope]
+        foreign += [i for scope, known in ids.items() if scope != sighting.vm.scope for i in known]
+        shown = next((name for name in foreign if name in sighting.body), None)
+        if shown is not None:
+            return f"{sighting.vm.name} was shown {shown} of the other tenant"
+        named = {name for event in sighting.events for name in event.resources}
+        missing = {vm.name for vm in CAST if vm.scope == sighting.vm.scope} - named
+        if sighting.events and missing:
+            return f"{sighting.vm.name} was not shown the event of {', '.join(sorted(missing))} in its own scope"
+    return None
+
+
+def started_events_have_no_notbefore(record: Record) -> str | None:
+    """NotBefore is empty once Started (R36)."""
+    for sighting in record.sightings:
+        if any(event.status == "Started" and event.not_before for event in sighting.events):
+            return f"{sighting.vm.name} saw a Started event that still had a NotBefore"
+    return None
+
+
+def incarnations_grow_by_one(record: Record) -> str | None:
+    """Each change of the events is one step of the incarnation (R42)."""
+    for vm in CAST:
+        seen = [s for s in record.sightings if s.vm == vm]
+        for before, after in itertools.pairwise(seen):
+            if after.incarnation != before.incarnation + 1:
+                return f"{vm.name} saw incarnation {after.incarnation} after {before.incarnation}"
+    return None
+
+
+def is_never_announced(record: Record) -> str | None:
+    """A hardware failure comes without notice (R73, R78)."""
+    seen: Sighting | None = next((s for s in record.sightings if any(e.status != "Started" for e in s.events)), None)
+    return None if seen is None else f"{seen.vm.name} saw an event of the failed host that had not started"
+
+
+_ALWAYS = (tenants_see_their_own, started_events_have_no_notbefore, incarnations_grow_by_one)
+
+ANNOUNCED: tuple[Claim, ...] = (starts_only_when_all_have_approved, starts_before_notbefore, *_ALWAYS)
+"""Of the act in which maintenance is announced."""
+
+UNANNOUNCED: tuple[Claim, ...] = (is_never_announced, *_ALWAYS)
+"""Of the act in which a host fails."""
+
+
+def first_fault(claims: tuple[Claim, ...], record: Record) -> str | None:
+    """The first claim that does not hold, in one sentence; None when all do."""
+    return next((fault for claim in claims if (fault := claim(record)) is not None), None)
+
+
+def _parse(not_before: str) -> datetime | None:
+    try:
+        return parsedate_to_datetime(not_before).astimezone(UTC)
+    except ValueError:
+        return None

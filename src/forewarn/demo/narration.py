@@ -1,0 +1,58 @@
+"""What the actors say: sentences made of what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from email.utils import parsedate_to_datetime
+
+from forewarn.demo.cast import CAST
+from forewarn.demo.record import Record, SeenEvent, Sighting
+
+__all__ = ["enumerate_names", "format_not_before", "tell_approval", "tell_sighting"]
+
+
+def tell_sighting(sighting: Sighting, previous: Sighting | None) -> str:
+    """What a VM says about a document that is new to it, and what it does about it."""
+    vm = sighting.vm
+    seen = f"sees incarnation {sighting.incarnation}{' at once' if vm.is_waiting else ''}"
+    if previous is None:
+        return f"asks for the first time: incarnation {sighting.incarnation}, no events"
+    if not sighting.events:
+        return f"{seen}: event gone, {vm.recovers}"
+    if previous.events:
+        return f'{seen}: Started, NotBefore ""'
+    whose = "its own event" if vm.scope is None else f"the events of all of {vm.scope}"
+    rows = [f"{seen}: {whose}"]
+    rows += [f"  {tell_event(event)}" for event in sighting.events]
+    is_announced = sighting.own is not None and sighting.own.status == "Scheduled"
+    if not is_announced:
+        rows.append("there is nothing to approve")
+    elif vm.preparation_s:
+        rows.append(f"{vm.plan} before it approves")
+    return "\n".join(rows)
+
+
+def tell_event(event: SeenEvent) -> str:
+    """One event of a document."""
+    not_before = format_not_before(event.not_before)
+    return f"{event.type} of {', '.join(event.resources)} {event.status}, NotBefore {not_before}"
+
+
+def format_not_before(not_before: str) -> str:
+    """The time of day in GMT, or ``""`` as it stands in a document once the event has started."""
+    return f"{parsedate_to_datetime(not_before):%H:%M:%S}" if not_before else '""'
+
+
+def tell_approval(name: str, record: Record) -> str:
+    """What the platform says when an approval is on disk."""
+    approved = {entry.vm for entry in record.entries if entry.kind == "approved"}
+    missing = [vm.name for vm in CAST if vm.name not in approved]
+    if missing:
+        return f"{name} has approved; waits for {enumerate_names(missing)}"
+    return f"{name} has approved; nobody is missing"
+
+
+def enumerate_names(names: Iterable[str]) -> str:
+    """``a, b and c``."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

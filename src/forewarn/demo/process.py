@@ -1,0 +1,134 @@
+"""The service as a process of its own: the real `forewarn serve`, with its files in a folder that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from forewarn.auth import TOKEN_FILE, read_token
+from forewarn.demo.cast import encode_inventory
+from forewarn.demo.record import DemoFailed
+
+__all__ = ["Served", "child_environment", "parse_ready", "serving"]
+
+_READY_S = 15.0
+_STOP_S = 5.0
+_DYING_S = 0.5
+_READY = re.compile(r"forewarn is ready: metadata (?P<metadata>[^\s,]+).*, control (?P<control>\S+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A service that is ready.
+
+    Attributes:
+        token: The operator's.
+        pid: Its process.
+    """
+
+    metadata_url: str
+    control_url: str
+    token: str
+    pid: int
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[Served]:
+    """`forewarn serve` on free ports, until the block ends.
+
+    Raises:
+        DemoFailed: It does not start, ends by itself, or does not stop in time.
+    """
+    inventory = folder / "inventory.json"
+    inventory.write_text(encode_inventory())
+    log = folder / "serve.log"
+    process = await _start(folder, inventory, log)
+    try:
+        try:
+            yield await _ready(process, folder, log)
+        except Exception as error:
+            # Whatever went wrong went wrong because of it, if the service has died meanwhile.
+            if await _has_ended(process, _DYING_S):
+                raise DemoFailed(_obituary(process, log)) from error
+            raise
+    finally:
+        status = await _stop(process)
+    if status != 0:
+        msg = f"the service did not stop as it should: status {status}"
+        raise DemoFailed(msg)
+
+
+async def _start(folder: Path, inventory: Path, log: Path) -> asyncio.subprocess.Process:
+    with log.open("wb") as errors:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "forewarn", "serve"),
+            *("--inventory", str(inventory)),
+            *("--database-url", f"sqlite:///{folder}/forewarn.db"),
+            *("--state-dir", str(folder)),
+            *("--metadata-listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"),
+            *("--set", "simulate_impact_after=1s", "--set", "simulate_complete_after=3s"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            env=child_environment(os.environ),
+            process_group=0,  # Ctrl-C reaches the demo alone, which stops the service in its own time
+        )
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without settings of Forewarn that somebody made for a service of their own."""
+    return {name: value for name, value in environment.items() if not name.upper().startswith("FOREWARN_")}
+
+
+async def _ready(process: asyncio.subprocess.Process, folder: Path, log: Path) -> Served:
+    if process.stdout is None:
+        msg = "the service has no output"
+        raise DemoFailed(msg)
+    try:
+        async with asyncio.timeout(_READY_S):
+            row = await process.stdout.readline()
+    except TimeoutError as error:
+        msg = f"the service was not ready within {_READY_S:g} s"
+        raise DemoFailed(msg) from error
+    urls = parse_ready(row.decode())
+    if urls is None:
+        await _has_ended(process, _DYING_S)
+        raise DemoFailed(_obituary(process, log))
+    metadata_url, control_url = urls
+    token = read_token(folder / TOKEN_FILE)
+    return Served(metadata_url=metadata_url, control_url=control_url, token=token, pid=process.pid)
+
+
+def parse_ready(row: str) -> tuple[str, str] | None:
+    """The addresses for VMs and operators in the line by which `serve` says that it answers; None for another line."""
+    match = _READY.match(row)
+    return None if match is None else (match["metadata"], match["control"])
+
+
+async def _has_ended(process: asyncio.subprocess.Process, timeout_s: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await process.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _obituary(process: asyncio.subprocess.Process, log: Path) -> str:
+    said = log.read_text(errors="replace").strip().splitlines()
+    return f"the service ended by itself with status {process.returncode}" + (f": {said[-1]}" if said else "")
+
+
+async def _stop(process: asyncio.subprocess.Process) -> int:
+    """End the process, gently first; hands back its status."""
+    if process.returncode is None:
+        process.terminate()
+        if not await _has_ended(process, _STOP_S):
+            process.kill()
+    return await process.wait()

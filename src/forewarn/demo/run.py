@@ -1,0 +1,147 @@
+"""Runs the demo: starts everything, plays both acts, and leaves nothing behind however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from forewarn.clock import RealClock
+from forewarn.demo.acts import FAILURE, MIGRATION
+from forewarn.demo.cast import CAST, HOST, PLATFORM
+from forewarn.demo.connection import connect
+from forewarn.demo.operation import Operator
+from forewarn.demo.process import Served, serving
+from forewarn.demo.record import DemoFailed
+from forewarn.demo.story import Story
+from forewarn.demo.style import make_console
+from forewarn.demo.summary import print_summary
+from forewarn.demo.timeline import Timeline
+from forewarn.demo.vm import Handler
+
+__all__ = ["play", "run_demo"]
+
+_TOTAL_S = 27.0
+_FAILED, _BROKEN_PIPE, _SIGNALLED = 1, 141, 128
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_demo() -> int:
+    """Play the demo on standard output.
+
+    Returns:
+        The exit status: 0, 1 when something did not go as told (one line on stderr says what), 130 after Ctrl-C.
+    """
+    try:
+        return asyncio.run(_interruptible(make_console()))
+    except Exception as error:  # noqa: BLE001 - whatever it was, the newcomer gets one line
+        cause = _leaf(error)
+        if isinstance(cause, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return _BROKEN_PIPE
+        said = cause.message if isinstance(cause, DemoFailed) else f"{type(cause).__name__}: {cause}"
+        sys.stderr.write(f"forewarn demo: {' '.join(said.split())}\n")
+        return _FAILED
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """The first of the errors that tasks ended with."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _interruptible(console: Console) -> int:
+    """Play, and take the first signal as the wish to end it; further ones do not disturb the cleaning up."""
+    loop = asyncio.get_running_loop()
+    playing = asyncio.create_task(play(console))
+    caught: list[signal.Signals] = []
+
+    def interrupt(number: signal.Signals) -> None:
+        if not caught:
+            playing.cancel()
+        caught.append(number)
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, interrupt, number)
+    try:
+        await playing
+    except asyncio.CancelledError:
+        if not caught:
+            raise
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+    return _SIGNALLED + caught[0] if caught else 0
+
+
+async def play(console: Console) -> None:
+    """Play the demo on that console.
+
+    Raises:
+        DemoFailed: Something did not go as told. May stand inside an exception group.
+    """
+    _check_addresses()
+    try:
+        async with asyncio.timeout(_TOTAL_S):
+            with tempfile.TemporaryDirectory(prefix="forewarn-demo-") as folder:
+                async with serving(Path(folder)) as served:
+                    await _play(console, served)
+    except TimeoutError as error:
+        msg = f"it did not come to its end within {_TOTAL_S:g} s"
+        raise DemoFailed(msg) from error
+
+
+async def _play(console: Console, served: Served) -> None:
+    clock = RealClock()
+    timeline = Timeline(console, clock, began_at=clock.now())
+    _introduce(console, timeline, served)
+    authorization = {"Authorization": f"Bearer {served.token}"}
+    async with connect(served.control_url, authorization) as client, asyncio.TaskGroup() as group:
+        story = Story(Operator(client), timeline, clock)
+        handlers = [Handler(vm, served.metadata_url, clock, timeline.tell, lambda: story.record) for vm in CAST]
+        watching = Operator(client).follow(story.notice)
+        background = [group.create_task(work) for work in (timeline.run(), watching, *(h.run() for h in handlers))]
+        try:
+            await story.open()
+            migration = await story.play(MIGRATION)
+            failure = await story.play(FAILURE)
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                timeline.flush()
+            for task in background:
+                task.cancel()
+    print_summary(console, migration, failure)
+
+
+def _introduce(console: Console, timeline: Timeline, served: Served) -> None:
+    console.print(Text("Forewarn", style="title") + Text(": VMs are told before it happens, and are waited for"))
+    console.print()
+    about = f"{HOST}: a real `forewarn serve`, process {served.pid}, {served.metadata_url}"
+    timeline.introduce({PLATFORM: about} | {vm.name: f"{vm.tenant}; {vm.asks}; {vm.plan}" for vm in CAST})
+
+
+def _check_addresses() -> None:
+    """Each VM asks from an address of its own.
+
+    Raises:
+        DemoFailed: This machine does not have them.
+    """
+    for vm in CAST:
+        try:
+            with socket.socket() as sock:
+                sock.bind((vm.address, 0))
+        except OSError as error:
+            msg = (
+                f"the VMs need {', '.join(v.address for v in CAST)}, and this system does not have {vm.address}: "
+                "only Linux has all of 127.0.0.0/8 without set-up, so run the demo there, or in a Linux container"
+            )
+            raise DemoFailed(msg) from error
