@@ -73,7 +73,7 @@ def _bars(axes: Axes, part: dict[str, Any]) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("requests per second, Forewarn : other (logarithmic)")
     axes.set_title("GET of a current document, one core each", loc="left", fontsize=11)
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="upper right", frameon=False)
 
 
 def _curves(axes: Axes, sizes: dict[str, dict[str, list[float]]]) -> None:
@@ -82,7 +82,7 @@ def _curves(axes: Axes, sizes: dict[str, dict[str, list[float]]]) -> None:
     for name, words, colour in _GROWTH:
         values = [statistics.median(found[name]) for found in sizes.values()]
         axes.plot(counts, values, marker="o", color=colour)
-        axes.annotate(words, (counts[0], values[0]), (0, 9), textcoords="offset points", color=colour, fontsize=9)
+        axes.annotate(words, (counts[0], values[0]), (0, 12), textcoords="offset points", color=colour, fontsize=9)
         for count, value in zip(counts, values, strict=True):
             axes.annotate(
                 f"{value:.3g}",

@@ -62,6 +62,7 @@ def clean(svg: str) -> str:
     """The picture without fonts and addresses from elsewhere."""
     svg = re.sub(r"@font-face\s*\{[^}]*\}\s*", "", svg)
     svg = re.sub(r"@import[^;]*;\s*", "", svg)
+    svg = re.sub(r"font-variant-east-asian:[^;]*;\s*", "", svg)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"font-family: [^;]*;", f"font-family: {FONTS};", svg)
     text = (

@@ -79,6 +79,9 @@ def read_token(path: Path) -> str:
     except OSError as error:
         msg = f"cannot read the token file {path}: {error.strerror}"
         raise ConfigError(msg) from error
+    except UnicodeDecodeError as error:
+        msg = f"cannot read the token file {path}: it holds no text"
+        raise ConfigError(msg) from error
     if not token:
         msg = f"the token file {path} is empty: remove it, and the service makes a new one"
         raise ConfigError(msg)

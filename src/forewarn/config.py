@@ -22,38 +22,40 @@ from forewarn.wire.imds import Dialect
 
 __all__ = ["Settings", "Span", "default_state_dir", "format_span", "load_settings", "parse_span"]
 
-_SPAN = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SPAN = re.compile(r"(-?[0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)?")
+_UNIT_US = {"ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_SPAN_MAX = timedelta(days=36_525)
 
 
 def parse_span(value: object) -> object:
-    """Read ``90s``, ``15m``, ``24h``, ``7d``, ``250ms``, or a number of seconds.
+    """Read ``90s``, ``15m``, ``24h``, ``7d``, ``250ms``, or a number of seconds; a hundred years at most.
 
     Raises:
         ValueError: It is none of these.
     """
     if isinstance(value, timedelta):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return timedelta(seconds=value)
-    text = str(value).strip()
+    text = f"{value:f}" if isinstance(value, float) else str(value).strip()
     match = _SPAN.fullmatch(text)
-    if match is not None:
-        return timedelta(seconds=float(match[1]) * _UNIT_S[match[2]])
-    try:
-        return timedelta(seconds=float(text))
-    except (ValueError, OverflowError):
+    if match is None:
         msg = f"{text!r} is not a span of time: expected for example 90s, 15m, 24h or 7d"
-        raise ValueError(msg) from None
+        raise ValueError(msg)
+    us = float(match[1]) * _UNIT_US[match[2] or "s"]
+    if abs(us) > _SPAN_MAX // timedelta(microseconds=1):
+        msg = f"{text!r} is more than a hundred years"
+        raise ValueError(msg)
+    return timedelta(microseconds=round(us))
 
 
 def format_span(span: timedelta) -> str:
-    """The shortest form that `parse_span` reads back."""
-    seconds = span.total_seconds()
+    """A short form that `parse_span` reads back."""
+    us = span // timedelta(microseconds=1)
     for unit in ("d", "h", "m"):
-        if seconds and seconds % _UNIT_S[unit] == 0:
-            return f"{seconds / _UNIT_S[unit]:.0f}{unit}"
-    return f"{seconds:g}s"
+        if us and us % _UNIT_US[unit] == 0:
+            return f"{us // _UNIT_US[unit]}{unit}"
+    seconds, rest = divmod(abs(us), _UNIT_US["s"])
+    digits = f"{seconds}.{rest:06d}".rstrip("0").rstrip(".")
+    return f"{'-' if us < 0 else ''}{digits}s"
 
 
 Span = Annotated[timedelta, BeforeValidator(parse_span), PlainSerializer(format_span)]
@@ -237,7 +239,7 @@ def load_settings(config: Path | None = None, **flags: object) -> Settings:
         ConfigError: One line that names the setting and what was expected.
     """
     if config is not None and not config.is_file():
-        msg = f"cannot read {config}: no such file"
+        msg = f"cannot read {config}: {'not a file' if config.exists() else 'no such file'}"
         raise ConfigError(msg)
 
     class _WithFile(Settings):
@@ -251,6 +253,7 @@ def load_settings(config: Path | None = None, **flags: object) -> Settings:
         name = ".".join(str(part) for part in first["loc"])
         msg = f"setting {name}: {first['msg'].removeprefix('Value error, ')}"
         raise ConfigError(msg, setting=name) from error
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        msg = f"cannot read {config}: {error}"
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        words = error.strerror if isinstance(error, OSError) else error
+        msg = f"cannot read {config}: {words}"
         raise ConfigError(msg) from error

@@ -84,6 +84,7 @@ class Channel:
         """Show nothing: the audience is disabled."""
         self.is_enabled = False
         self.replies = ()
+        self.settled = self._listed = frozenset()
         self.wake()
 
     def wake(self) -> None:

@@ -120,18 +120,22 @@ def test_a_decision_on_postgresql_sees_what_another_process_decided_before(serve
         other.close()
 
 
+def _write_while_dropped(store: SqlStore, database: Database) -> None:
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(), "lost")
+        with database.engine().connect() as connection:
+            mine = "datname = current_database() AND pid <> pg_backend_pid()"
+            connection.execute(sa.text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}"))  # noqa: S608 - no input
+        tx.keep_clock("real")
+
+
 @pytest.mark.slow
 def test_a_connection_that_postgresql_has_dropped_is_replaced(server: PostgreSql) -> None:
     with server.database() as database:
         store = database.open()
         save(store, entry("before"))
-        engine = database.engine()
-        drop = sa.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
-        with pytest.raises(StoreUnavailable), store.write() as tx:
-            tx.replace_inventory(Inventory(), "lost")
-            with engine.connect() as connection:
-                connection.execute(drop)
-            tx.keep_clock("real")
+        with pytest.raises(StoreUnavailable):
+            _write_while_dropped(store, database)
         save(store, entry("after"))
         assert reasons(store) == ["before", "after"]
         with store.read() as reader:
@@ -252,7 +256,7 @@ def test_a_database_of_a_newer_version_is_refused(file: Database) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="cannot write .*nowhere"):
+    with pytest.raises(StoreUnavailable, match=r"cannot write .*nowhere"):
         SqlStore(f"sqlite:///{tmp_path}/nowhere/forewarn.db")
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support.service import Running, running
+from tests.support.service import Running, Vm, running
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +17,21 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service with default settings. Each test takes VMs of its own from `Running.vm`."""
     with running(tmp_path_factory.mktemp("service")) as started:
         yield started
+
+
+@pytest.fixture
+def api(service: Running) -> Iterator[httpx.Client]:
+    """An operator."""
+    with service.operator() as operator:
+        yield operator
+
+
+@pytest.fixture
+def vm(service: Running) -> Vm:
+    """A VM that has asked."""
+    vm = service.vm()
+    service.enable(vm)
+    return vm
 
 
 @pytest.fixture(autouse=True)

@@ -63,7 +63,9 @@ def test_a_client_that_waits_for_100_continue_is_told_to_go_on(service: Running)
     vm = service.vm()
     event_id = service.event(vm)
     body = approval(event_id)
-    head = post(body, "2017-03-01", "Expect: 100-continue", "Content-Type: application/json", metadata=None)[: -len(body)]
+    head = post(body, "2017-03-01", "Expect: 100-continue", "Content-Type: application/json", metadata=None)[
+        : -len(body)
+    ]
     with service.wire(vm) as wire:
         wire.send(head)
         assert wire.read().head == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -91,7 +93,14 @@ def test_a_body_that_is_announced_as_too_large_is_refused_before_it_is_sent(serv
 
 @pytest.mark.parametrize(
     "content_type",
-    ["application/x-www-form-urlencoded", "application/json", "text/plain; charset=utf-16", "multipart/form-data", "", "?"],
+    [
+        "application/x-www-form-urlencoded",
+        "application/json",
+        "text/plain; charset=utf-16",
+        "multipart/form-data",
+        "",
+        "?",
+    ],
 )
 def test_the_content_type_of_a_request_is_never_looked_at(service: Running, content_type: str) -> None:
     """R7."""
@@ -145,7 +154,10 @@ def reason(service: Running, body: bytes) -> str:
         (b'{"StartRequests":{"EventId":"ID"}}', "StartRequests is missing or not an array"),
         (b'{"StartRequests":[{"EventId":"ID"},null]}', "An element of StartRequests has no EventId that is a GUID"),
         (b'{"StartRequests":[{"EventId":"ID"},{}]}', "An element of StartRequests has no EventId that is a GUID"),
-        (b'{"StartRequests":[{"EventId":"ID"},{"EventId":5}]}', "An element of StartRequests has no EventId that is a GUID"),
+        (
+            b'{"StartRequests":[{"EventId":"ID"},{"EventId":5}]}',
+            "An element of StartRequests has no EventId that is a GUID",
+        ),
         (b'{"StartRequests":[{"EventId":" ID "}]}', "An element of StartRequests has no EventId that is a GUID"),
         (b'{"StartRequests":[{"EventId":"{ID}"}]}', "An element of StartRequests has no EventId that is a GUID"),
     ],
@@ -263,7 +275,12 @@ def test_the_instance_wants_a_version_of_its_own(service: Running, version: str 
 def test_what_an_instance_does_not_have_is_404(service: Running) -> None:
     """X3."""
     with service.wire(service.vm()) as wire:
-        for path in ("/metadata/instance/x", "/metadata/instance/compute/x", "/metadata/instances", "/metadata/instance/compute/name/0"):
+        for path in (
+            "/metadata/instance/x",
+            "/metadata/instance/compute/x",
+            "/metadata/instances",
+            "/metadata/instance/compute/name/0",
+        ):
             answer = wire.ask(get("2021-02-01", path=path))
             assert (answer.status, answer.body) == (404, b'{ "error": "Not found" }')
 

@@ -22,7 +22,9 @@ PLAIN = {
     "absolute": get(path="http://169.254.169.254" + EVENTS),
     "more parameters": get(None, path=f"{EVENTS}?a=1&api-version=2019-01-01&b="),
     "curl": get(LATEST, "User-Agent: curl/8.5.0", "Accept: */*"),
-    "requests": get(LATEST, "User-Agent: python-requests/2.32", "Accept-Encoding: gzip, deflate", "Connection: keep-alive"),
+    "requests": get(
+        LATEST, "User-Agent: python-requests/2.32", "Accept-Encoding: gzip, deflate", "Connection: keep-alive"
+    ),
     "no host": get().replace(b"Host: 169.254.169.254\r\n", b""),
     "odd host": get().replace(b"169.254.169.254", b"[?/"),
     "content type": get(LATEST, "Content-Type: application/json"),
@@ -140,13 +142,51 @@ def test_an_unknown_caller_teaches_nothing_and_is_not_answered_from_memory(servi
         assert [wire.ask(get()).status for _ in range(2)] == [404, 404]
 
 
-NAMES = ["Metadata", "Host", "Connection", "Proxy-Connection", "If-None-Match", "Prefer", "Expect", "Upgrade", "Range", "TE"]
-NAMES += ["X-Forwarded-For", "Content-Length", "Transfer-Encoding", "User-Agent", "Cookie", "metadata", "Keep-Alive", "X"]
-VALUES = ["true", "TRUE ", "false", "close", "keep-alive", "Upgrade", "h2c", "wait=0", "0", '"1"', "1", "*", "", "a, close"]
+NAMES = [
+    "Metadata",
+    "Host",
+    "Connection",
+    "Proxy-Connection",
+    "If-None-Match",
+    "Prefer",
+    "Expect",
+    "Upgrade",
+    "Range",
+    "TE",
+]
+NAMES += [
+    "X-Forwarded-For",
+    "Content-Length",
+    "Transfer-Encoding",
+    "User-Agent",
+    "Cookie",
+    "metadata",
+    "Keep-Alive",
+    "X",
+]
+VALUES = [
+    "true",
+    "TRUE ",
+    "false",
+    "close",
+    "keep-alive",
+    "Upgrade",
+    "h2c",
+    "wait=0",
+    "0",
+    '"1"',
+    "1",
+    "*",
+    "",
+    "a, close",
+]
 VALUES += ["100-continue", "identity", "bytes=0-1", "\t", "é"]
 HEADERS = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), max_size=6)
 TARGETS = [EVENTS, EVENTS + "/", "/metadata/scheduledEvents", "/metadata/versions", "/x"]
-QUERIES = [f"?api-version={name}" for name in ["2017-03-01", LATEST, "2021-02-01"]] + ["", f"?api-version={LATEST}&api-version=x"]
+QUERIES = [f"?api-version={name}" for name in ["2017-03-01", LATEST, "2021-02-01"]] + [
+    "",
+    f"?api-version={LATEST}&api-version=x",
+]
 
 
 def outcome(service: Running, vm: Vm, data: bytes) -> bytes:
@@ -185,7 +225,13 @@ def settled(service: Running) -> Vm:
     headers=HEADERS,
     http=st.sampled_from(["1.1", "1.1", "1.0"]),
 )
-@example(method="GET", target=EVENTS, query=QUERIES[1], headers=[("Metadata", "true"), ("Proxy-Connection", "close")], http="1.1")
+@example(
+    method="GET",
+    target=EVENTS,
+    query=QUERIES[1],
+    headers=[("Metadata", "true"), ("Proxy-Connection", "close")],
+    http="1.1",
+)
 def test_what_was_asked_before_never_changes_an_answer(
     service: Running,
     settled: Vm,

@@ -62,7 +62,11 @@ def test_a_long_poll_is_answered_when_the_document_changes(service: Running, vm:
 def test_every_poll_of_every_vm_of_the_scope_is_woken(service: Running) -> None:
     """X1, R44."""
     service.enable(service.web[0])
-    with service.wire(service.web[0]) as first, service.wire(service.web[0]) as again, service.wire(service.web[1]) as other:
+    with (
+        service.wire(service.web[0]) as first,
+        service.wire(service.web[0]) as again,
+        service.wire(service.web[1]) as other,
+    ):
         incarnation = first.ask(get()).json["DocumentIncarnation"]
         for wire in (first, again, other):
             hold(service, service.web[0], wire, incarnation)
@@ -85,7 +89,15 @@ def test_a_change_for_somebody_else_wakes_nobody(service: Running, vm: Vm) -> No
 
 @pytest.mark.parametrize(
     "prefer",
-    ["wait=1", "WAIT=1", "wait = 1", 'wait="1"', "respond-async, wait=1", "wait=1, respond-async", "handling=lenient;wait=1"],
+    [
+        "wait=1",
+        "WAIT=1",
+        "wait = 1",
+        'wait="1"',
+        "respond-async, wait=1",
+        "wait=1, respond-async",
+        "handling=lenient;wait=1",
+    ],
 )
 def test_a_long_poll_without_a_change_is_304_when_its_time_is_over(service: Running, vm: Vm, prefer: str) -> None:
     """X1: also where the preference stands in a list."""
@@ -294,7 +306,9 @@ def test_every_accepted_request_keeps_the_service_enabled(virtual: Running, kind
             assert not virtual.channel(vm).is_enabled
 
 
-@pytest.mark.parametrize("rejected", [get("x"), get(metadata=None), post(b"{"), get(path="/metadata/versions", version=None)])
+@pytest.mark.parametrize(
+    "rejected", [get("x"), get(metadata=None), post(b"{"), get(path="/metadata/versions", version=None)]
+)
 def test_a_rejected_request_does_not_keep_the_service_enabled(virtual: Running, rejected: bytes) -> None:
     """R69, R70, R46: the next GET enables anew, from the first incarnation."""
     vm = virtual.vm()

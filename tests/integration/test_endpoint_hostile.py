@@ -61,11 +61,20 @@ def refusal(service: Running, data: bytes, vm: Vm | None = None) -> Answer:
 
 @pytest.mark.parametrize(
     "start",
-    [b"G", get()[:-1], get()[:40], b"\r\nPOST ", post(b"12345")[:-1], get(LATEST, "Transfer-Encoding: chunked", method="POST") + b"5\r\nab"],
+    [
+        b"G",
+        get()[:-1],
+        get()[:40],
+        b"\r\nPOST ",
+        post(b"12345")[:-1],
+        get(LATEST, "Transfer-Encoding: chunked", method="POST") + b"5\r\nab",
+    ],
     ids=["a letter", "headers", "path", "after an empty line", "body", "chunk"],
 )
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_request_that_does_not_come_to_its_end_is_408_and_closed(strict: Running, start: bytes, is_first: bool) -> None:
+def test_a_request_that_does_not_come_to_its_end_is_408_and_closed(
+    strict: Running, start: bytes, is_first: bool
+) -> None:
     """W3: others are served meanwhile."""
     with strict.wire(strict.vm()) as wire:
         if not is_first:
@@ -137,7 +146,9 @@ def test_headers_over_the_limit_are_431(strict: Running, data: bytes) -> None:
 
 @pytest.mark.parametrize("size", [2001, 300_000, 5_000_000])
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_body_over_the_limit_is_413_and_the_client_gets_to_read_it(strict: Running, size: int, is_chunked: bool) -> None:
+def test_a_body_over_the_limit_is_413_and_the_client_gets_to_read_it(
+    strict: Running, size: int, is_chunked: bool
+) -> None:
     body = b" " * size
     data = post(body)
     if is_chunked:
@@ -273,7 +284,7 @@ def test_connections_over_the_limit_of_all_are_503_and_closed(strict: Running) -
 
 @pytest.mark.slow
 def test_ten_thousand_idle_connections_slow_nobody_down(tmp_path: Path) -> None:
-    """W8: a few less where the machine gives too few descriptors; the service and its clients share one process here."""
+    """W8: a few less where there are too few descriptors; the service and its clients share one process here."""
     raise_descriptor_limit(21_000)
     count = min(100, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500) // 200)
     if count < 90:

@@ -132,7 +132,13 @@ def test_a_query_parameter_given_twice_is_400(service: Running, query: str) -> N
 
 
 @pytest.mark.parametrize(
-    "query", ["a=1&api-version=2020-07-01&b", "api%2Dversion=2020%2D07%2D01", "api-version=2020-07-01&%ff=%00", "&&api-version=2020-07-01&"]
+    "query",
+    [
+        "a=1&api-version=2020-07-01&b",
+        "api%2Dversion=2020%2D07%2D01",
+        "api-version=2020-07-01&%ff=%00",
+        "&&api-version=2020-07-01&",
+    ],
 )
 def test_unknown_parameters_are_ignored_and_known_ones_are_decoded(service: Running, query: str) -> None:
     """R5."""
@@ -161,11 +167,23 @@ def test_every_version_of_the_table_is_supported_by_get_and_post(service: Runnin
 @pytest.mark.parametrize(
     "version",
     [
-        *[None, "", "latest", "{latest}", "2020-07-02", "2020-07-01-preview", " 2020-07-01", "2020-07-01%20", "20200701"],
+        *[
+            None,
+            "",
+            "latest",
+            "{latest}",
+            "2020-07-02",
+            "2020-07-01-preview",
+            " 2020-07-01",
+            "2020-07-01%20",
+            "20200701",
+        ],
         *["2017-04-02", "2017-12-01", "2018-02-01", "2018-10-01", "2019-11-01", "2020-09-01", "2021-02-01", "V"],
     ],
 )
-def test_a_missing_or_unsupported_version_is_400_and_the_newest_are_named(service: Running, version: str | None) -> None:
+def test_a_missing_or_unsupported_version_is_400_and_the_newest_are_named(
+    service: Running, version: str | None
+) -> None:
     """R15, R22, R24, R64."""
     with service.wire(service.vm()) as wire:
         encoded = None if version is None else version.replace(" ", "%20")
@@ -208,7 +226,9 @@ def test_the_metadata_header_is_taken_in_any_case_and_trimmed(service: Running, 
     assert ask(service, get(LATEST, line, metadata=None)).status == 200
 
 
-@pytest.mark.parametrize("value", ["", "false", "1", "yes", "true;", "'true'", '"true"', "true, true", "t rue", "\xa0x"])
+@pytest.mark.parametrize(
+    "value", ["", "false", "1", "yes", "true;", "'true'", '"true"', "true, true", "t rue", "\xa0x"]
+)
 def test_any_other_value_of_the_metadata_header_counts_as_missing(service: Running, value: str) -> None:
     """R11, R63."""
     request = get(metadata="?").replace(b"Metadata: ?", b"Metadata: " + value.encode("latin-1"))
@@ -313,7 +333,16 @@ def test_of_several_faults_the_first_in_the_order_of_checks_answers(service: Run
 
 def test_every_json_answer_says_its_type_its_length_and_the_time(service: Running) -> None:
     """R8, W2: whoever gives it, the hot path, the app, or the connection itself."""
-    requests = [get(), get(), post(NOTHING), get("x"), get(metadata=None), get(path="/x"), get(method="PUT"), post(b"{")]
+    requests = [
+        get(),
+        get(),
+        post(NOTHING),
+        get("x"),
+        get(metadata=None),
+        get(path="/x"),
+        get(method="PUT"),
+        post(b"{"),
+    ]
     requests += [get(LATEST, "X-Forwarded-For: a"), get(None, path="/metadata/versions"), b"no HTTP\r\n\r\n"]
     for request in [*requests, get(LATEST, "X: " + "x" * (1 << 16)), post(b" " * (2 << 20))]:
         answer = ask(service, request)

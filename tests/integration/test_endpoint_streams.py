@@ -1,4 +1,4 @@
-"""Requests as TCP brings them: in pieces, in heaps, and to clients that do not read; and a changed inventory (W3, W8)."""
+"""Requests as TCP brings them: in pieces, in heaps, by clients that do not read; and a changed inventory (W3, W8)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 # Pieces and heaps
 
 
-@pytest.mark.parametrize("request_", [get(), post(NOTHING), get(LATEST, "Connection: close")], ids=["get", "post", "close"])
+@pytest.mark.parametrize(
+    "request_", [get(), post(NOTHING), get(LATEST, "Connection: close")], ids=["get", "post", "close"]
+)
 def test_a_request_cut_anywhere_is_answered_as_if_it_had_come_whole(service: Running, request_: bytes) -> None:
     """W8: on a connection of the hot path, and on one that has seen the parser."""
     vm = service.vm()
@@ -91,7 +93,9 @@ def test_more_pipelined_requests_than_are_taken_end_with_a_closing_answer(servic
 def test_old_http_is_answered_and_closed(service: Running) -> None:
     """R6, W3."""
     with service.wire(service.vm()) as wire:
-        answer = wire.ask(f"GET /metadata/scheduledevents?api-version={LATEST} HTTP/1.0\r\nMetadata: true\r\n\r\n".encode())
+        answer = wire.ask(
+            f"GET /metadata/scheduledevents?api-version={LATEST} HTTP/1.0\r\nMetadata: true\r\n\r\n".encode()
+        )
         assert (answer.status, answer.closes) == (200, True)
         assert wire.is_ended
 
@@ -108,7 +112,9 @@ def test_a_connection_asked_to_close_after_an_approval_says_so_and_does(service:
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_client_that_ends_its_side_after_the_request_gets_its_answer(service: Running, method: str, is_first: bool) -> None:
+def test_a_client_that_ends_its_side_after_the_request_gets_its_answer(
+    service: Running, method: str, is_first: bool
+) -> None:
     """R6: on a first request and a later one."""
     vm = service.vm()
     with service.wire(vm) as wire:
@@ -247,7 +253,9 @@ def test_after_a_change_of_the_inventory_a_kept_connection_is_answered_as_who_ca
             for _ in range(3):
                 assert kept.ask(get()).json["Events"][0]["Resources"] == [other.name]
                 assert left.ask(get()).status == 404
-            assert silent.ask(get(None, path="/metadata/instance/compute/name?api-version=2021-02-01")).json == other.name
+            assert (
+                silent.ask(get(None, path="/metadata/instance/compute/name?api-version=2021-02-01")).json == other.name
+            )
             assert kept.ask(post(approval(event_id))).status == 200
             assert operator.put("/v1/inventory", content=moved()).status_code == 200
             assert kept.ask(get()).json["Events"][0]["Resources"] == [one.name]

@@ -1,4 +1,4 @@
-"""The real process, killed with SIGKILL again and again under load: nothing that was acknowledged is lost or done twice."""
+"""The real process, killed with SIGKILL again and again under load: what it acknowledged is not lost or repeated."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def test_nothing_acknowledged_is_lost_or_done_twice_however_often_the_process_is
             verdict = Verdict(client)
             verdict.check(told)
             late += verdict.check_order(killed_at, ready_at)
-            load = Load(service.metadata_url, service.control_url, client.headers["authorization"][7:], told, seed + number)
+            load = Load(
+                service.metadata_url, service.control_url, client.headers["authorization"][7:], told, seed + number
+            )
             load.start()
             time.sleep(luck.uniform(0.2, 2.5))
             service.process.send_signal(signal.SIGKILL)

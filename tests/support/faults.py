@@ -1,4 +1,4 @@
-"""What can go wrong in a simulation: a store that fails, an actuator that fails, a process that dies. All drawn from one seed."""
+"""What can go wrong in a simulation: a store or an actuator fails, the process dies. All drawn from one seed."""
 
 from __future__ import annotations
 
@@ -39,21 +39,25 @@ class FaultyStore:
     @contextmanager
     def write(self) -> Iterator[Transaction]:
         if self._strikes():
-            raise StoreUnavailable("no transaction can begin")
+            msg = "no transaction can begin"
+            raise StoreUnavailable(msg)
         with self.store.write() as tx:
             yield tx
             if self._strikes():
-                raise StoreUnavailable("the disk is full")
+                msg = "the disk is full"
+                raise StoreUnavailable(msg)
         if self.is_dying:
             self.is_dying = False
             raise ProcessDied
         if self._strikes():
-            raise StoreUnavailable("the answer to the commit was lost")
+            msg = "the answer to the commit was lost"
+            raise StoreUnavailable(msg)
 
     @contextmanager
     def read(self) -> Iterator[Reader]:
         if self._strikes():
-            raise StoreUnavailable("no view can be had")
+            msg = "no view can be had"
+            raise StoreUnavailable(msg)
         with self.store.read() as reader:
             yield reader
 
@@ -80,9 +84,11 @@ class FaultyActuator:
         self.calls.append((maintenance.id, now))
         roll = self._luck.random()
         if roll < self.likelihood / 2:
-            raise ActuatorError("the hypervisor is busy")
+            msg = "the hypervisor is busy"
+            raise ActuatorError(msg)
         if roll < self.likelihood:
-            raise RuntimeError("a bug")
+            msg = "a bug"
+            raise RuntimeError(msg)
         if maintenance.id not in self._simulates:
             span = timedelta(seconds=self._luck.choice([0, 1, 60, 600, 600, 3600]))
             self._simulates[maintenance.id] = Simulate(span / 10, span)

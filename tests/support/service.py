@@ -61,7 +61,7 @@ def _wide() -> list[Vm]:
 
 
 def inventory() -> dict[str, Any]:
-    """Standalone VMs, an availability set of three, and a cloud service of thirty update domains; a host for each VM."""
+    """Standalone VMs, an availability set of three, a cloud service of thirty update domains; a host for each VM."""
     vms = [_declared(vm) for vm in _pool()]
     vms += [_declared(vm) | {"scope": "web", "fault_domain": n} for n, vm in enumerate(_web())]
     vms += [_declared(vm) | {"scope": "wide", "update_domain": n} for n, vm in enumerate(_wide())]

@@ -1,7 +1,7 @@
 """The real engine, scheduler, feed and store on virtual time, without sockets: VMs and operators call them directly.
 
-A VM does here what the endpoint does for it: it is known by its address, enables its audience with its first GET, and reads the
-ready-made bytes of its channel. `crash` drops everything but the store, as a power cut would.
+A VM does here what the endpoint does for it: it is known by its address, enables its audience with its first GET, and
+reads the ready-made bytes of its channel. `crash` drops everything but the store, as a power cut would.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A VM's side of the metadata endpoint, in bytes: nothing is added to what is sent, nothing hidden of what comes back."""
+"""A VM's side of the metadata endpoint, in bytes: nothing is added to what is sent, nor hidden of what comes back."""
 
 from __future__ import annotations
 

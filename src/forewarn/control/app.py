@@ -56,7 +56,9 @@ def make_control_app(context: Context) -> FastAPI:
 def _error(status: int, code: str, message: str, details: dict[str, Any] | None = None, **headers: str) -> Response:
     content = {"error": {"code": code, "message": message, "details": details or {}}}
     # Escaped: a message may quote what cannot be said in UTF-8, such as half a surrogate pair.
-    return Response(json.dumps(content, separators=(",", ":")), status_code=status, headers=headers, media_type="application/json")
+    return Response(
+        json.dumps(content, separators=(",", ":")), status_code=status, headers=headers, media_type="application/json"
+    )
 
 
 async def _ours(_request: Request, error: ForewarnError) -> Response:
@@ -85,7 +87,9 @@ async def _http(request: Request, error: HTTPException) -> Response:
 def _allowed(request: Request) -> str:
     """Every method of that path; Starlette itself names those of its first route only."""
     paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
-    methods = {m.upper() for path, found in paths.items() if compile_path(path)[0].match(request.url.path) for m in found}
+    methods = {
+        m.upper() for path, found in paths.items() if compile_path(path)[0].match(request.url.path) for m in found
+    }
     return ", ".join(sorted(methods))
 
 

@@ -14,12 +14,13 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/inventory", tags=["inventory"])
 
+_SCHEMA = InventoryIn.model_json_schema(ref_template="#/components/schemas/{model}")
 _FILE: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/yaml": {"schema": {"type": "string"}},
-            "application/json": {"schema": InventoryIn.model_json_schema(ref_template="#/components/schemas/{model}")},
+            "application/yaml": {"schema": _SCHEMA},
+            "application/json": {"schema": _SCHEMA},
         },
     }
 }

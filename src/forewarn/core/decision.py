@@ -85,7 +85,7 @@ class Changes:
     """What to commit: new values by key, new ledger entries, and the documents that are different afterwards.
 
     Attributes:
-        created: Ids of the maintenances that did not exist before.
+        created: Ids of the maintenances and events that did not exist before.
     """
 
     vms: dict[str, VirtualMachine] = field(default_factory=dict)
@@ -176,6 +176,7 @@ class Draft:
             self.maintenances[item.id] = self._changes.maintenances[item.id] = item
         elif isinstance(item, Event):
             if item.id not in self.events:
+                self._changes.created.add(item.id)
                 self._events_of.setdefault(item.maintenance_id, []).append(item.id)
             self.events[item.id] = self._changes.events[item.id] = item
         elif isinstance(item, Audience):

@@ -50,7 +50,9 @@ def starts_before_notbefore(record: Record) -> str | None:
 
 def tenants_see_their_own(record: Record) -> str | None:
     """A VM sees the events of its whole scope, and neither ids nor names of the other tenant (R58, R85)."""
-    ids = {s.vm.scope: {event.id for event in s.events} for s in record.sightings}
+    ids: dict[str | None, set[str]] = {}
+    for sighting in record.sightings:
+        ids.setdefault(sighting.vm.scope, set()).update(event.id for event in sighting.events)
     for sighting in record.sightings:
         foreign = [vm.name for vm in CAST if vm.scope != sighting.vm.scope]
         foreign += [i for scope, known in ids.items() if scope != sighting.vm.scope for i in known]

@@ -89,8 +89,10 @@ class Lanes:
         """One row, with a mark where `actor` acts; None for nobody."""
         row = Text()
         for name, state in self._states.items():
-            glyph = self._glyphs.marks[mark] if name == actor else self._glyphs.states[state]
-            row.append(glyph, style=f"lane.{state}" if name != actor else f"mark.{state}")
+            if name == actor:
+                row.append(self._glyphs.marks[mark], "mark.fails" if mark is Mark.FAILS else f"mark.{state}")
+            else:
+                row.append(self._glyphs.states[state], f"lane.{state}")
             row.append(_GAP)
         return row
 

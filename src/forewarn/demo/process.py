@@ -127,8 +127,11 @@ def _obituary(process: asyncio.subprocess.Process, log: Path) -> str:
 
 async def _stop(process: asyncio.subprocess.Process) -> int:
     """End the process, gently first; hands back its status."""
-    if process.returncode is None:
-        process.terminate()
-        if not await _has_ended(process, _STOP_S):
+    try:
+        if process.returncode is None:
+            process.terminate()
+            await _has_ended(process, _STOP_S)
+    finally:
+        if process.returncode is None:
             process.kill()
     return await process.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -14,13 +13,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from forewarn.clock import RealClock
+from forewarn.clock import Clock, RealClock
 from forewarn.demo.acts import FAILURE, MIGRATION
 from forewarn.demo.cast import CAST, HOST, PLATFORM
 from forewarn.demo.connection import connect
 from forewarn.demo.operation import Operator
 from forewarn.demo.process import Served, serving
-from forewarn.demo.record import DemoFailed
+from forewarn.demo.record import DemoFailed, Record
 from forewarn.demo.story import Story
 from forewarn.demo.style import make_console
 from forewarn.demo.summary import print_summary
@@ -29,7 +28,7 @@ from forewarn.demo.vm import Handler
 
 __all__ = ["play", "run_demo"]
 
-_TOTAL_S = 27.0
+_TOTAL_S = 28.0
 _FAILED, _BROKEN_PIPE, _SIGNALLED = 1, 141, 128
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -77,6 +76,7 @@ async def _interruptible(console: Console) -> int:
     except asyncio.CancelledError:
         if not caught:
             raise
+        sys.stderr.write("\nforewarn demo: stopped\n")
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
@@ -90,6 +90,7 @@ async def play(console: Console) -> None:
         DemoFailed: Something did not go as told. May stand inside an exception group.
     """
     _check_addresses()
+    console.print(Text("Forewarn", style="title") + Text(": VMs are told before it happens, and are waited for\n"))
     try:
         async with asyncio.timeout(_TOTAL_S):
             with tempfile.TemporaryDirectory(prefix="forewarn-demo-") as folder:
@@ -103,28 +104,33 @@ async def play(console: Console) -> None:
 async def _play(console: Console, served: Served) -> None:
     clock = RealClock()
     timeline = Timeline(console, clock, began_at=clock.now())
-    _introduce(console, timeline, served)
-    authorization = {"Authorization": f"Bearer {served.token}"}
-    async with connect(served.control_url, authorization) as client, asyncio.TaskGroup() as group:
-        story = Story(Operator(client), timeline, clock)
-        handlers = [Handler(vm, served.metadata_url, clock, timeline.tell, lambda: story.record) for vm in CAST]
-        watching = Operator(client).follow(story.notice)
-        background = [group.create_task(work) for work in (timeline.run(), watching, *(h.run() for h in handlers))]
-        try:
-            await story.open()
-            migration = await story.play(MIGRATION)
-            failure = await story.play(FAILURE)
-        finally:
-            with contextlib.suppress(BrokenPipeError):
-                timeline.flush()
-            for task in background:
-                task.cancel()
+    _introduce(timeline, served)
+    try:
+        migration, failure = await _play_acts(timeline, clock, served)
+    except Exception:
+        timeline.flush()  # what led there
+        raise
+    timeline.flush()
     print_summary(console, migration, failure)
 
 
-def _introduce(console: Console, timeline: Timeline, served: Served) -> None:
-    console.print(Text("Forewarn", style="title") + Text(": VMs are told before it happens, and are waited for"))
-    console.print()
+async def _play_acts(timeline: Timeline, clock: Clock, served: Served) -> tuple[Record, Record]:
+    authorization = {"Authorization": f"Bearer {served.token}"}
+    async with connect(served.control_url, authorization) as client, asyncio.TaskGroup() as group:
+        operator = Operator(client)
+        story = Story(operator, timeline, clock)
+        handlers = [Handler(vm, served.metadata_url, clock, timeline.tell, lambda: story.record) for vm in CAST]
+        watching = operator.follow(story.notice)
+        background = [group.create_task(work) for work in (timeline.run(), watching, *(h.run() for h in handlers))]
+        try:
+            await story.open()
+            return await story.play(MIGRATION), await story.play(FAILURE)
+        finally:
+            for task in background:
+                task.cancel()
+
+
+def _introduce(timeline: Timeline, served: Served) -> None:
     about = f"{HOST}: a real `forewarn serve`, process {served.pid}, {served.metadata_url}"
     timeline.introduce({PLATFORM: about} | {vm.name: f"{vm.tenant}; {vm.asks}; {vm.plan}" for vm in CAST})
 

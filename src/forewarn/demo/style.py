@@ -39,6 +39,7 @@ THEME = Theme(
         "mark.preparing": f"bold {_PREPARING}",
         "mark.approved": f"bold {_APPROVED}",
         "mark.started": f"bold {_STARTED}",
+        "mark.fails": f"bold {_STARTED}",
         "word.web0": "cyan",
         "word.web1": "blue",
         "word.db": "magenta",

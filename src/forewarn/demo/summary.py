@@ -66,9 +66,9 @@ def format_span(span: timedelta) -> str:
 def summarise(migration: Record) -> list[str]:
     """The act of the live migration in sentences."""
     waits = Waits(migration)
-    waited = [f"{vm.name} for {format_span(waits.others(vm))}" for vm in CAST if vm != waits.last]
+    waited = [f"{vm.name} {format_span(waits.others(vm))}" for vm in CAST if vm != waits.last]
     return [
-        f"Nothing started before {waits.last.name} approved as the last; {enumerate_names(waited)} waited for it.",
+        f"Nothing started before {waits.last.name} approved, the last. Waited for it: {enumerate_names(waited)}.",
         f"From the last approval to the start: {format_span(waits.start())}, as {waits.last.name} saw it.",
         "No VM was ever shown an id or a name of the other tenant.",
     ]

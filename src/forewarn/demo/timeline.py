@@ -71,13 +71,14 @@ class Timeline:
         """Print lines as their time comes, until cancelled."""
         while True:
             await asyncio.sleep(_PAUSE_S)
-            self._print_until(self._clock.now() - _HELD)
+            self.print_until(self._clock.now() - _HELD)
 
     def flush(self) -> None:
         """Print all that is held back."""
-        self._print_until(None)
+        self.print_until(None)
 
-    def _print_until(self, moment: datetime | None) -> None:
+    def print_until(self, moment: datetime | None) -> None:
+        """Print what happened up to that moment, in order; None for all."""
         ripe = sorted((line for line in self._held if moment is None or line.at <= moment), key=lambda line: line.at)
         for line in ripe:
             self._held.remove(line)

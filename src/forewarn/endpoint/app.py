@@ -82,7 +82,9 @@ class MetadataApp:
             return
         except ForewarnError as error:
             _log.warning("a request failed", path=scope["path"], error=error.message)
-            status = HTTPStatus.SERVICE_UNAVAILABLE if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else error.status
+            status = (
+                HTTPStatus.SERVICE_UNAVAILABLE if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else error.status
+            )
             response = _error(status, "Service unavailable")
         except Exception:
             _log.exception("a request raised", path=scope["path"])
@@ -117,8 +119,10 @@ class MetadataApp:
         self._check_method(request, ("GET", "POST"))
         _check_forwarded(request)
         parameters, is_repeated = _query(request)
-        index, version = self._versions["2017-03-01"] if is_legacy else self._versions.get(
-            parameters.get("api-version", ""), (None, None)
+        index, version = (
+            self._versions["2017-03-01"]
+            if is_legacy
+            else self._versions.get(parameters.get("api-version", ""), (None, None))
         )
         if version is None or request.method in version.requires_metadata:
             _check_metadata(request)

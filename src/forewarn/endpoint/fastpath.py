@@ -74,9 +74,7 @@ class HttpProtocol(HttpToolsProtocol):
     def is_idle(self) -> bool:
         """Whether no request is on its way in, being worked on, or waiting."""
         return (
-            not self.is_receiving
-            and not self.pipeline
-            and (self.cycle is None or self.cycle.response_complete)  # type: ignore[redundant-expr] # it is None at first
+            not self.is_receiving and not self.pipeline and (self.cycle is None or self.cycle.response_complete)  # type: ignore[redundant-expr] # it is None at first
         )
 
     @property
@@ -180,7 +178,12 @@ class Connection(asyncio.Protocol):
     )
 
     def __init__(
-        self, traffic: Traffic, identity: Identity, config: Config, server_state: ServerState, loop: asyncio.AbstractEventLoop
+        self,
+        traffic: Traffic,
+        identity: Identity,
+        config: Config,
+        server_state: ServerState,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._traffic = traffic
         self._identity = identity
@@ -311,7 +314,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def sweep(self, second: float) -> None:
-        """Close what is overdue: a request that does not come to its end, an answer nobody takes, an idle connection."""
+        """Close what is overdue: a request that does not come to its end, an answer not taken, an idle connection."""
         limits = self._traffic.limits
         inner = self._inner
         if self.stuck_s is None and self._transport.is_closing():
@@ -335,9 +338,7 @@ class Connection(asyncio.Protocol):
     def _receive_slowly(self, data: bytes) -> None:
         inner = self._inner
         if inner is None:
-            inner = self._inner = HttpProtocol(
-                self._config, self._server_state, {"connection": self}, _loop=self._loop
-            )
+            inner = self._inner = HttpProtocol(self._config, self._server_state, {"connection": self}, _loop=self._loop)
             inner.header_size_bytes_max = self._traffic.limits.header_size_bytes_max
             inner.connection_made(self._transport)
             self._server_state.connections.discard(inner)  # this connection stands for it

@@ -75,7 +75,7 @@ class MetadataServer:
             return Connection(self._traffic, self._identity, self._config, self._state, loop)
 
         for sock in sockets:
-            # Connections inherit it. Left to itself, the kernel would keep megabytes for each client that does not read.
+            # Connections inherit it. By itself, the kernel would keep megabytes for each client that does not read.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             self._servers.append(await loop.create_server(connect, sock=sock, backlog=_BACKLOG))
 

@@ -81,7 +81,7 @@ class Traffic:
     def learn(self, request: bytes, version: int, *, closes: bool, vm: str) -> None:
         """Remember that these bytes ask for a plain document of that version.
 
-        One VM may add only a few, and when the memo is full it begins anew: nobody can make it grow, or keep others out.
+        One VM may add only a few, and a full memo begins anew: nobody can make it grow, or keep others out.
         """
         if request in self.memo or self._taught[vm] >= _MEMO_PER_VM_MAX or self.limits.rate_limit_per_s is not None:
             return

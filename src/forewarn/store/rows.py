@@ -12,6 +12,8 @@ __all__ = ["from_rows", "to_row"]
 
 T = TypeVar("T")
 
+_PIECE = 1000
+
 
 @lru_cache
 def _names(kind: type[Any]) -> tuple[str, ...]:
@@ -21,7 +23,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 def from_rows(kind: type[T], rows: sa.Result[Any]) -> list[T]:
     """The values that rows of their table keep."""
     names = tuple(rows.keys())
-    return [kind(**dict(zip(names, row, strict=True))) for row in rows.all()]
+    return [kind(**dict(zip(names, row, strict=True))) for piece in rows.partitions(_PIECE) for row in piece]
 
 
 def to_row(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any of the model's values

@@ -28,6 +28,11 @@ from forewarn.store.rows import to_row
 __all__ = ["SqlTransaction"]
 
 _COUNTER = "sequence"
+_MUTABLE = {
+    "maintenance": ("state", "not_before", "due_at", "started_at", "impacted_at", "ended_at", "attempts"),
+    "event": ("is_listed", "approved_at", "approved_by"),
+}
+"""Columns that change after a row was made; all others stand from the first."""
 
 
 class SqlTransaction(SqlReader):
@@ -123,7 +128,8 @@ class SqlTransaction(SqlReader):
         vm_audiences = {audience_key(vm, state.scopes.get(vm.scope or "")) for vm in state.vms.values()}
         keys = vm_audiences | {e.audience for e in state.events.values()} | set(state.audiences)
         state.audiences.update(self.audiences(keys - set(state.audiences)))
-        listed = self._listed(sorted(state.audiences))
+        others = self._listed_ids(sorted(state.audiences)) - state.events.keys()
+        listed = self._by_key(Event, t.event.c.id, others)
         state.events.update((e.id, e) for e in listed)
         self._add_maintenances(state, {e.maintenance_id for e in listed})
 
@@ -139,20 +145,43 @@ class SqlTransaction(SqlReader):
             found += self._all(Event, sa.select(t.event).where(t.event.c.audience.in_(piece), t.event.c.is_listed))
         return found
 
+    def _listed_ids(self, audiences: Iterable[str]) -> set[str]:
+        """Only their ids: most are here already, and making values of rows is what takes the time."""
+        ids: set[str] = set()
+        for piece in in_pieces(audiences):
+            query = sa.select(t.event.c.id).where(t.event.c.audience.in_(piece), t.event.c.is_listed)
+            ids.update(self._connection.execute(query).scalars())
+        return ids
+
     # Saving
 
     def save(self, changes: Changes) -> None:
         self._upsert(t.audience, [to_row(a) for a in changes.audiences.values()])
-        self._upsert(t.maintenance, [to_row(m) for m in changes.maintenances.values()])
-        self._upsert(t.event, [to_row(e) for e in changes.events.values()])
+        self._put(t.maintenance, changes.maintenances, changes.created)
+        self._put(t.event, changes.events, changes.created)
         self._upsert(t.vm, [to_row(vm) for vm in changes.vms.values()])
         self._index_claims(changes)
         entries = [to_row(entry) | {"sequence": self.next_sequence()} for entry in changes.entries]
         if entries:
             self._connection.execute(sa.insert(t.ledger), entries)
 
+    def _put(self, table: sa.Table, values: Mapping[str, Any], created: set[str]) -> None:
+        """Insert what is new; of what was there before write only the columns that can change."""
+        new = [to_row(value) for key, value in values.items() if key in created]
+        if new:
+            self._connection.execute(sa.insert(table), new)
+        columns = _MUTABLE[table.name]
+        old = [
+            {"the_key": key} | {f"new_{name}": getattr(value, name) for name in columns}
+            for key, value in values.items()
+            if key not in created
+        ]
+        if old:
+            query = sa.update(table).where(table.c.id == sa.bindparam("the_key"))
+            self._connection.execute(query.values({name: sa.bindparam(f"new_{name}") for name in columns}), old)
+
     def _index_claims(self, changes: Changes) -> None:
-        made = [changes.maintenances[i] for i in sorted(changes.created)]
+        made = [m for m in changes.maintenances.values() if m.id in changes.created]
         rows = [{"maintenance_id": m.id, "vm": c.vm, "scope": c.scope} for m in made if m.is_active for c in m.claims]
         if rows:
             self._connection.execute(sa.insert(t.claim), rows)

@@ -25,6 +25,11 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, VirtualMachine
 from forewarn.errors import InvalidRequest
 
+try:
+    from yaml import CSafeLoader as _SafeLoader
+except ImportError:  # PyYAML without libyaml
+    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+
 __all__ = [
     "HostIn",
     "InventoryIn",
@@ -36,19 +41,53 @@ __all__ = [
     "to_inventory",
 ]
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _ISO_MINUTES = re.compile(r"PT(\d{1,3})M")
+
+
+class _Loader(_SafeLoader):
+    """YAML without dates, which are names here, and without keys that stand twice, of which one would be lost."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+        for first, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        msg = f"{next(n for n in names if names.count(n) > 1)!r} stands twice in one object"
+        raise ValueError(msg)
+    return content
+
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 Text = Annotated[str, Field(max_length=256)]
 
 
 def _address(value: object) -> str:
+    """In the one form in which callers are looked up: no zone, and IPv4 as such."""
     try:
-        return str(ipaddress.ip_address(str(value)))
+        address = ipaddress.ip_address(value if isinstance(value, str) else str(value))
     except ValueError:
         msg = f"{value!r} is not an IP address"
         raise ValueError(msg) from None
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.scope_id is not None:
+            msg = f"{value!r} has a zone: expected an address without one"
+            raise ValueError(msg)
+        return str(address.ipv4_mapped or address)
+    return str(address)
 
 
 def _timeout(value: object) -> timedelta:
@@ -138,7 +177,11 @@ def parse_inventory(text: bytes) -> Inventory:
         InvalidRequest: It is malformed, or contradicts itself; the message says where.
     """
     try:
-        content: Any = json.loads(text) if text.lstrip()[:1] == b"{" else yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader
+        content: Any = (
+            json.loads(text, object_pairs_hook=_without_repeats)
+            if text.lstrip()[:1] == b"{"
+            else yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+        )
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
@@ -167,7 +210,7 @@ def _first_fault(error: ValidationError, content: dict[Any, Any]) -> str:
         if isinstance(where, dict) and isinstance(where.get("name"), str):
             path += f" ({where['name']})"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"inventory: {path}: {words}{more}"
+    return " ".join(f"inventory: {path}: {words}{more}".split())
 
 
 def _has(where: Any, part: Any) -> bool:  # noqa: ANN401 - parsed YAML

@@ -1,0 +1,58 @@
+"""The control API keeps what its OpenAPI document says, whatever is sent: schemathesis against a running service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from tests.support.service import Running, running
+
+pytestmark = pytest.mark.slow
+
+# `test_the_api_describes_itself` holds that this is what the service says of itself.
+DOCUMENT = json.loads((Path(__file__).parent.parent.parent / "docs/reference/openapi.json").read_text())
+ENDLESS = {"/v1/watch"}
+FITTING, UNFIT = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+CASES = [
+    pytest.param(method, path, mode, id=f"{method} {path} {mode.value}")
+    for path, methods in DOCUMENT["paths"].items()
+    for method, operation in methods.items()
+    for mode in (FITTING, UNFIT)
+    # What takes nothing cannot be sent anything unfit.
+    if path not in ENDLESS and (mode is FITTING or {"parameters", "requestBody"} & operation.keys())
+]
+EXAMPLES = 50
+EXCLUDED: list[schemathesis.CheckFunction] = [
+    positive_data_acceptance,  # not all that fits makes sense: "name a type or a cause" is no matter of types
+    negative_data_rejection,  # a parameter that nobody knows is ignored, and the token is always sent
+]
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service of its own: what is sent here deletes VMs and replaces the inventory."""
+    with running(tmp_path_factory.mktemp("described")) as started:
+        yield started
+
+
+@pytest.mark.parametrize(("method", "path", "mode"), CASES)
+def test_every_operation_answers_as_the_document_says(
+    described: Running, method: str, path: str, mode: schemathesis.GenerationMode
+) -> None:
+    """No 5xx, and statuses, media types, headers and bodies as declared, for what fits the schema and what does not."""
+    schema = schemathesis.openapi.from_url(f"{described.service.control_url}/openapi.json")
+    headers = {"Authorization": f"Bearer {described.service.tokens.operator}"}
+
+    @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), database=None)
+    @given(case=schema[path][method.upper()].as_strategy(generation_mode=mode))
+    def check(case: schemathesis.Case[Any]) -> None:
+        case.call_and_validate(headers=headers, excluded_checks=EXCLUDED)
+
+    check()

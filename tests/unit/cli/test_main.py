@@ -1,0 +1,144 @@
+"""The commands as a whole: their help, and how errors come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from forewarn import __version__
+from forewarn.cli.main import app, error_line, run
+from forewarn.errors import NotFound
+
+VERBS = {
+    "serve": "",
+    "demo": "",
+    "inventory": "apply show",
+    "vm": "list show restart redeploy reimage evict delete update-model",
+    "host": "list fail predict-failure",
+    "maintenance": "schedule list show cancel start complete impact",
+    "event": "list approve",
+    "ledger": "",
+    "clock": "show advance",
+    "config": "show",
+    "openapi": "",
+    "version": "",
+}
+"""The verbs of each noun; none for a command that stands alone."""
+EXPECTED = {f"{noun} {verb}".strip() for noun, verbs in VERBS.items() for verb in verbs.split() or [""]}
+LOCAL = {"serve", "demo", "config show", "openapi", "version"}
+
+
+def _walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - Typer's own
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield " ".join(words), command
+        return
+    for name, child in children.items():
+        yield from _walk(child, (*words, name))
+
+
+COMMANDS = dict(_walk(typer.main.get_command(app)))
+
+
+def _options(name: str) -> set[str]:
+    return {option for parameter in COMMANDS[name].params for option in parameter.opts}
+
+
+def test_every_command_of_the_design_is_there() -> None:
+    assert set(COMMANDS) == EXPECTED
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_command_has_a_summary_and_an_example_that_begins_with_it(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    assert command.help.splitlines()[0].rstrip().endswith(".")
+    assert f"forewarn {name}" in command.epilog
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_every_option_of_a_command_says_what_it_is(name: str) -> None:
+    assert [p.name for p in COMMANDS[name].params if not p.help] == []
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED - LOCAL))
+def test_a_command_that_asks_the_service_can_be_told_where_it_is(name: str) -> None:
+    assert _options(name) >= {"--control-url", "--token-file", "--json", "--debug"}
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["vm", "--help"], ["vm", "restart", "-h"]])
+def test_help_is_printed_for_the_asking(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == (0 if arguments else 2)
+    assert "Usage: forewarn" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["vm", "lst"], "no such command 'lst'. Did you mean 'list'?"),
+        (["vm", "list", "--jsn"], "no such option: --jsn"),
+        (["vm", "show"], "missing argument 'NAME'"),
+        (["maintenance", "start", "k3"], "missing option '--reason'"),
+        (["maintenance", "schedule", "--type", "Freeze"], "name hosts with --host or VMs with --vm"),
+        (["maintenance", "schedule", "--vm", "db"], "name the impact, for example --type Freeze"),
+        (["maintenance", "schedule", "--vm", "db", "--host", "h", "--type", "Freeze"], "not both"),
+        (["maintenance", "schedule", "--vm", "db", "--type", "Sleep"], "'Sleep' is not one of 'freeze'"),
+        (["maintenance", "schedule", "--vm", "db", "--type", "Freeze", "--force"], "say why with --reason"),
+        (["maintenance", "schedule", "--vm", "db", "--type", "Freeze", "--reason", "x"], "belongs to --force"),
+        (["vm", "restart", "db", "--notice", "soon"], "like 90s, 15m, 24h or 7d"),
+        (["serve", "--set", "notice_mxa=7d"], "did you mean notice_max?"),
+        (["serve", "--set", "notice_max"], "expected to be NAME=VALUE"),
+        (["serve", "--set", "notice_max=long"], "setting notice_max: 'long' is not a span of time"),
+        (["serve", "--set", "connections_max=0"], "setting connections_max"),
+        (["serve", "--clock", "sundial"], "--clock: Input should be 'real' or 'virtual'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("forewarn: ")
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "no such file"), ("= 1", "line 1"), ("speed = 9", "setting speed")])
+def test_a_settings_file_that_cannot_be_used_is_one_line_and_status_1(
+    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "forewarn.toml"
+    if text is not None:
+        path.write_text(text)
+    assert run(["serve", "--config", str(path)]) == 1
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_an_error_is_one_line_whatever_it_quotes() -> None:
+    assert error_line(NotFound("vm 'a\x1b[2J\nb' does not exist")) == "vm 'a\\x1b[2J b' does not exist"
+    assert error_line(OSError(28, "No space left on device")) == "cannot write the output: No space left on device"
+    assert error_line(FileNotFoundError(2, "No such file", "x.pem")) == "x.pem: No such file"
+
+
+def test_a_control_url_that_is_none_fails_without_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["vm", "list", "--control-url", "nowhere"]) == 1
+    assert capsys.readouterr().err == "forewarn: control URL 'nowhere' is expected to be like http://127.0.0.1:8170\n"
+
+
+def test_debug_shows_the_trace_before_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["vm", "list", "--control-url", "nowhere", "--debug"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert lines[-1].startswith("forewarn: control URL")
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["version"]) == 0
+    assert capsys.readouterr().out == f"forewarn {__version__}\n"

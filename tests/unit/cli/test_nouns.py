@@ -1,0 +1,183 @@
+"""The pure parts of single commands."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import typer
+
+from forewarn.cli.config import described, without_password
+from forewarn.cli.inventory import without_defaults
+from forewarn.cli.ledger import entry_line
+from forewarn.cli.maintenance import forced, made_lines, schedule_body, timeline
+from forewarn.cli.openapi import openapi_document
+from forewarn.cli.serve import parse_assignments, ready_line
+from forewarn.config import Settings, load_settings
+from forewarn.core.model import EventType
+from forewarn.wire.control import EntryOut
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def entry(**members: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any kind
+    nothing = dict.fromkeys(EntryOut.model_fields)
+    return nothing | {"sequence": 7, "at": "2030-01-01T00:00:00Z", "kind": "started", "actor": "forewarn"} | members
+
+
+def body(**said: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any kind
+    nothing: dict[str, Any] = {"hosts": [], "vms": ["db"], "event_type": EventType.FREEZE}
+    return schedule_body(**(nothing | {"cause": None, "notice": None, "not_before": None} | said))
+
+
+# maintenance
+
+
+def test_a_moment_is_sent_as_a_moment_and_a_span_as_notice() -> None:
+    assert body(not_before="2030-01-01T01:00:00+01:00")["not_before"] == "2030-01-01T00:00:00+00:00"
+    assert body(not_before="1h") == body(notice="1h")
+    assert body(notice="1h")["notice_s"] == 3600
+
+
+def test_notice_and_moment_together_are_refused() -> None:
+    with pytest.raises(typer.BadParameter, match="not both"):
+        body(notice="1h", not_before="2030-01-01T01:00:00Z")
+
+
+def test_a_cause_alone_says_enough() -> None:
+    assert body(event_type=None, cause="live-migration")["cause"] == "live-migration"
+
+
+def test_force_comes_with_its_reason() -> None:
+    assert forced(force=True, reason="urgent") == {"force": True, "reason": "urgent"}
+    assert forced(force=False, reason=None) == {}
+
+
+def made(**members: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any kind
+    plain = {"id": "k3", "state": "scheduled", "type": "Freeze", "vms": ["db"], "not_before": "2030-01-01T00:15:00Z"}
+    return plain | {"events": [{"id": "E1", "resources": ["db"], "scope": "db"}]} | members
+
+
+def test_what_was_made_is_told_with_its_events() -> None:
+    assert made_lines([made()], NOW) == [
+        "maintenance k3 is scheduled: Freeze of db, not before 2030-01-01 00:15:00Z (in 15m)",
+        "  event E1 for db (db)",
+    ]
+
+
+def test_that_nobody_is_told_is_said() -> None:
+    assert "nobody is told" in made_lines([made(events=[])], NOW)[-1]
+
+
+def test_a_queued_maintenance_has_no_moment_yet() -> None:
+    lines = made_lines([made(state="queued", not_before=None, events=[])], NOW)
+    assert lines == ["maintenance k3 is queued: Freeze of db"]
+
+
+def test_the_timeline_counts_from_the_first_entry_and_tells_who_from_where() -> None:
+    lines = timeline(
+        [
+            entry(kind="scheduled", actor="operator:local"),
+            entry(kind="approved", at="2030-01-01T00:02:03Z", actor="vm:db", source_address="10.9.0.13", scope="db"),
+            entry(at="2030-01-01T00:02:03Z", reason="all agree"),
+        ]
+    )
+    assert lines[0].split() == ["2030-01-01", "00:00:00Z", "scheduled", "by", "operator:local"]
+    assert "+2m 3s  approved    by vm:db from 10.9.0.13  for db" in lines[1]
+    assert lines[2].endswith("(all agree)")
+
+
+# ledger
+
+
+def test_a_ledger_line_names_all_that_is_known() -> None:
+    line = entry_line(entry(maintenance_id="k3", event_id="E1", scope="web", source_address="10.9.0.11", reason="now"))
+    assert line.split() == [
+        "7", "2030-01-01", "00:00:00Z", "started", "forewarn", "maintenance=k3", "event=E1", "scope=web",
+        "from=10.9.0.11", '"now"',
+    ]  # fmt: skip
+
+
+# inventory
+
+
+def test_an_inventory_is_shown_without_what_says_nothing_but_with_zeros_and_flags() -> None:
+    vm: dict[str, Any] = {
+        "name": "db",
+        "scope": None,
+        "addresses": [],
+        "tags": {},
+        "location": "",
+        "fault_domain": 0,
+        "enable": False,
+    }
+    assert without_defaults({"vms": [vm]}) == {"vms": [{"name": "db", "fault_domain": 0, "enable": False}]}
+
+
+# config
+
+
+def test_every_setting_is_described_with_value_default_and_variable() -> None:
+    settings = {setting["name"]: setting for setting in described()}
+    assert set(settings) == set(Settings.model_fields)
+    assert all(setting["description"] for setting in settings.values())
+    assert settings["notice_max"]["default"] == "90d"
+    assert settings["notice_max"]["unit"] == "s, m, h or d"
+    assert settings["body_size_bytes_max"]["unit"] == "bytes"
+    assert settings["clock"]["variable"] == "FOREWARN_CLOCK"
+
+
+def test_what_the_environment_says_differs_from_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREWARN_NOTICE_MAX", "7d")
+    setting = next(setting for setting in described() if setting["name"] == "notice_max")
+    assert (setting["value"], setting["default"]) == ("7d", "90d")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:pass@db/forewarn", "postgresql://ann:***@db/forewarn"),
+        ("postgresql://ann:p@ss@db/forewarn", "postgresql://ann:***@db/forewarn"),
+        ("postgresql://ann@db/forewarn", "postgresql://ann@db/forewarn"),
+        ("sqlite:///forewarn.db", "sqlite:///forewarn.db"),
+        (5, 5),
+    ],
+)
+def test_a_password_is_not_shown(url: object, shown: object) -> None:
+    assert without_password(url) == shown
+
+
+def test_digits_name_a_status_and_none_unsets_a_setting() -> None:
+    settings = load_settings(unknown_event="404", simulate_complete_after="none", rate_limit_per_s="none")
+    assert settings.unknown_event == 404
+    assert settings.simulate_complete_after is None
+    assert settings.rate_limit_per_s is None
+    assert load_settings(require_metadata_2017_03_01="none").require_metadata_2017_03_01 == "none"
+
+
+# openapi
+
+
+def test_the_openapi_document_describes_every_resource() -> None:
+    paths = openapi_document()["paths"]
+    assert {"/v1/maintenance", "/v1/events/approve", "/v1/watch", "/healthz"} <= set(paths)
+
+
+# serve
+
+
+def test_assignments_take_names_with_dashes_and_values_with_equals_signs() -> None:
+    assert parse_assignments(["notice-max=7d", "database_url=sqlite:///a=b"], Settings) == {
+        "notice_max": "7d",
+        "database_url": "sqlite:///a=b",
+    }
+
+
+def test_the_ready_line_tells_where_and_how_much() -> None:
+    urls = ["http://127.0.0.1:8169", "http://127.0.0.2:80"]
+    assert ready_line(urls, "http://127.0.0.1:8170", 3, 2) == (
+        "forewarn is ready: metadata http://127.0.0.1:8169, http://127.0.0.2:80, control http://127.0.0.1:8170 "
+        "(3 VMs on 2 hosts)"
+    )
+    assert ready_line(urls, "http://127.0.0.1:8170", 1, 1).endswith("(1 VM on 1 host)")

@@ -1,0 +1,190 @@
+"""Settings: from flag, environment, file, default, in that order; each fault is one line that names the setting."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from forewarn.config import Settings, format_span, load_settings, parse_span
+from forewarn.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"FOREWARN_{name.upper()}", raising=False)
+
+
+def file(folder: Path, text: str | bytes) -> Path:
+    path = folder / "forewarn.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def fault(**flags: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(**flags)  # type: ignore[arg-type] # config is among them
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+# Spans
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("15m", 900), ("24h", 86400), ("7d", 604800), ("250ms", 0.25), ("1.5m", 90), ("42", 42), (" 5s ", 5)],
+)
+def test_a_span_is_read_with_its_unit(text: str, seconds: float) -> None:
+    assert parse_span(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(("value", "seconds"), [(90, 90), (0.5, 0.5), (0, 0), (timedelta(1), 86400)])
+def test_a_number_is_so_many_seconds(value: object, seconds: float) -> None:
+    assert parse_span(value) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "5 m", "1h30m", "PT5M", "m", "1_000", "nan", "inf", "٣s", True, None, [], float("nan"), float("inf")]
+)
+def test_what_is_no_span_is_refused_with_examples(value: object) -> None:
+    with pytest.raises(ValueError, match="is not a span of time: expected for example 90s, 15m, 24h or 7d"):
+        parse_span(value)
+
+
+@pytest.mark.parametrize("value", ["36526d", "999999999999d", "-999999999999d", 10**11])
+def test_a_span_is_a_hundred_years_at_most(value: object) -> None:
+    with pytest.raises(ValueError, match="more than a hundred years"):
+        parse_span(value)
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (timedelta(days=7), "7d"),
+        (timedelta(hours=25), "25h"),
+        (timedelta(minutes=15), "15m"),
+        (timedelta(seconds=90), "90s"),
+        (timedelta(0), "0s"),
+        (timedelta(milliseconds=250), "0.25s"),
+        (timedelta(days=20, seconds=1), "1728001s"),
+        (timedelta(microseconds=1), "0.000001s"),
+        (timedelta(minutes=-5), "-5m"),
+        (timedelta(seconds=-1.5), "-1.5s"),
+    ],
+)
+def test_a_span_is_shown_in_its_largest_whole_unit(span: timedelta, text: str) -> None:
+    assert format_span(span) == text
+
+
+@given(st.timedeltas(timedelta(days=-30_000), timedelta(days=30_000)))
+def test_a_span_that_is_shown_reads_back_as_the_same(span: timedelta) -> None:
+    assert parse_span(format_span(span)) == span
+
+
+# Where settings come from
+
+
+def test_the_defaults_are_valid_and_need_nothing() -> None:
+    """R9, R45, R67, R69, R88, R98: what is off by default is off."""
+    settings = load_settings()
+    assert settings.initial_incarnation == 1
+    assert settings.first_answer_delay == timedelta(0)
+    assert settings.disable_after == timedelta(hours=24)
+    assert settings.user_operations_max is None
+    assert settings.rate_limit_per_s is None
+    assert (settings.simulate_impact_after, settings.simulate_complete_after) == (
+        timedelta(seconds=7),
+        timedelta(minutes=10),
+    )
+
+
+def test_flag_comes_before_environment_before_file_before_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = file(tmp_path, 'announce_delay = "1m"\nstart_delay = "1m"\nnotice_max = "1d"\n')
+    monkeypatch.setenv("FOREWARN_ANNOUNCE_DELAY", "2m")
+    monkeypatch.setenv("FOREWARN_START_DELAY", "2m")
+    settings = load_settings(config, announce_delay="3m", wait_max=None)
+    assert settings.announce_delay == timedelta(minutes=3)
+    assert settings.start_delay == timedelta(minutes=2)
+    assert settings.notice_max == timedelta(days=1)
+    assert settings.wait_max == timedelta(minutes=5)
+
+
+def test_other_variables_of_forewarn_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREWARN_TOKEN", "x")
+    monkeypatch.setenv("FOREWARN_CONTROL_URL", "http://127.0.0.1:1")
+    load_settings()
+
+
+@pytest.mark.parametrize("name", ["clock_start", "user_operations_max", "rate_limit_per_s", "simulate_complete_after"])
+def test_the_word_none_unsets_what_may_be_unset(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"FOREWARN_{name.upper()}", "none")
+    assert getattr(load_settings(), name) is None
+    assert getattr(load_settings(**{name: "none"}), name) is None  # type: ignore[arg-type] # flags are not typed
+
+
+def test_numbers_and_literals_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREWARN_UNKNOWN_EVENT", "404")
+    monkeypatch.setenv("FOREWARN_LEGACY_LATEST", "true")
+    monkeypatch.setenv("FOREWARN_USER_OPERATIONS_MAX", "10")
+    settings = load_settings()
+    assert (settings.dialect.unknown_event, settings.dialect.legacy_latest) == (404, True)
+    assert settings.rules.user_operations_max == 10
+
+
+def test_rules_and_dialect_take_over_every_switch() -> None:
+    settings = load_settings(
+        initial_incarnation=0, start_delay="1s", cloud="china", notbefore_2017_03_01="rfc1123", post_body="document"
+    )
+    assert (settings.rules.initial_incarnation, settings.rules.start_delay) == (0, timedelta(seconds=1))
+    dialect = settings.dialect
+    assert (dialect.cloud, dialect.notbefore_2017_03_01, dialect.post_body) == ("china", "rfc1123", "document")
+
+
+# Faults
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"first_answer_delay": "121s"}, "setting first_answer_delay: Input should be less than or equal to"),
+        ({"announce_delay": "-1s"}, "setting announce_delay: Input should be greater than or equal to"),
+        ({"start_delay": "soon"}, "setting start_delay: 'soon' is not a span of time"),
+        ({"disable_after": "999999999d"}, "setting disable_after: '999999999d' is more than a hundred years"),
+        ({"cloud": "mars"}, "setting cloud: Input should be 'public' or 'china'"),
+        ({"due_batch_max": 0}, "setting due_batch_max: Input should be greater than or equal to 1"),
+        ({"simulate_complete_after": "never"}, "setting simulate_complete_after: 'never' is not a span of time"),
+        ({"no_such_setting": 1}, "setting no_such_setting: Extra inputs"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_was_expected(flags: dict[str, object], expected: str) -> None:
+    assert fault(**flags).startswith(expected)
+
+
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREWARN_WAIT_MAX", "an hour")
+    assert fault().startswith("setting wait_max: 'an hour' is not a span of time")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("wait_max = ", "cannot read "),
+        ("unknown = 1", "setting unknown: Extra inputs"),
+        ("wait_max = 'x'", "setting wait_max: 'x' is not a span of time"),
+        (b"wait_max = '\xff'", "cannot read "),
+    ],
+)
+def test_a_wrong_file_is_named(text: str | bytes, expected: str, tmp_path: Path) -> None:
+    assert fault(config=file(tmp_path, text)).startswith(expected)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert fault(config=tmp_path / "none.toml").endswith("none.toml: no such file")
+    assert fault(config=tmp_path).endswith(": not a file")

@@ -1,0 +1,105 @@
+"""Who calls: decided by the connection's addresses alone (R2, invariant 8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from forewarn.core.decision import Document
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Audience
+from forewarn.feed import Feed
+from forewarn.identity import Identity
+from forewarn.wire.imds import Dialect
+from tests.support.world import NOW
+from tests.unit.core.builders import availability_set, scale_set, vm
+
+HERE = "169.254.169.254"
+WEB = [replace(vm(f"web-{n}", scope="web"), addresses=(f"10.9.0.{n}",)) for n in range(2)]
+DB = replace(vm("db"), addresses=("10.9.0.9", "fd00::9"))
+GPU = [replace(vm(f"gpu-{n}", scope="gpu", size="Standard_NC6"), addresses=(f"10.9.1.{n}",)) for n in range(2)]
+INVENTORY = Inventory(scopes=(availability_set("web"), scale_set("gpu", fault_domain_count=1)), vms=(*WEB, DB, *GPU))
+
+
+@pytest.fixture
+def identity() -> Identity:
+    made = Identity(Feed(Dialect()))
+    made.load(INVENTORY)
+    return made
+
+
+def key(identity: Identity, peer: str, local: str = HERE) -> str | None:
+    caller = identity.resolve(peer, local)
+    return None if caller is None else caller.channel.key
+
+
+def test_vms_of_a_scope_share_a_channel_and_the_others_have_their_own(identity: Identity) -> None:
+    """R58."""
+    assert key(identity, "10.9.0.0") == key(identity, "10.9.0.1") == "scope:web"
+    assert key(identity, "10.9.0.9") == key(identity, "fd00::9") == "vm:db"
+    assert [key(identity, f"10.9.1.{n}") for n in range(2)] == ["vm:gpu-0", "vm:gpu-1"]
+    assert identity.vm_count == 5
+
+
+def test_a_caller_is_the_same_object_until_the_inventory_changes(identity: Identity) -> None:
+    caller = identity.resolve("10.9.0.0", HERE)
+    assert caller is not None
+    assert caller is identity.resolve("10.9.0.0", HERE)
+    assert (caller.vm, caller.scope) == (WEB[0], availability_set("web"))
+
+
+@pytest.mark.parametrize("peer", ["10.9.0.99", "127.0.0.1", "", "::1", "nonsense", HERE])
+def test_who_is_not_declared_is_nobody(peer: str, identity: Identity) -> None:
+    assert key(identity, peer) is None
+
+
+@pytest.mark.parametrize("peer", ["::ffff:10.9.0.9", "fd00::9%eth0"])
+def test_an_address_is_recognised_in_its_other_forms(peer: str, identity: Identity) -> None:
+    assert key(identity, peer) == "vm:db"
+
+
+def test_after_a_new_inventory_nothing_is_answered_from_what_was_known_before(identity: Identity) -> None:
+    """R85: an address may belong to another tenant now."""
+    feed = identity.feed
+    enabled = Audience(key="scope:web", enabled_at=NOW, epoch=1, incarnation=1, active_until=NOW)
+    feed.publish([Document(audience=enabled)])
+    before = identity.resolve("10.9.0.0", HERE)
+    assert before is not None
+    assert before.channel.replies
+    identity.load(Inventory(vms=(replace(DB, addresses=("10.9.0.0",)),)))
+    assert not before.is_current
+    assert before.channel.replies == ()
+    assert not before.channel.is_enabled
+    assert key(identity, "10.9.0.0") == "vm:db"
+    assert key(identity, "10.9.0.1") is None
+
+
+@pytest.mark.parametrize(
+    ("peer", "local"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("127.5.5.5", HERE),
+        ("::1", "::1"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:127.0.0.1", HERE),
+    ],
+)
+def test_a_single_vm_without_addresses_answers_every_caller_on_this_machine(peer: str, local: str) -> None:
+    identity = Identity(Feed(Dialect()))
+    identity.load(Inventory(vms=(vm("vm-1"),)))
+    assert key(identity, peer, local) == "vm:vm-1"
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.2", "fe80::1", ""])
+def test_a_single_vm_without_addresses_answers_nobody_else(peer: str) -> None:
+    identity = Identity(Feed(Dialect()))
+    identity.load(Inventory(vms=(vm("vm-1"),)))
+    assert key(identity, peer, "10.0.0.1") is None
+
+
+def test_one_of_several_vms_or_one_with_an_address_answers_its_own_callers_only() -> None:
+    for inventory in (Inventory(vms=(vm("a"), vm("b"))), Inventory(vms=(DB,)), Inventory()):
+        identity = Identity(Feed(Dialect()))
+        identity.load(inventory)
+        assert key(identity, "127.0.0.1") is None
