@@ -1,4 +1,5 @@
-"""Writes the reference pages that come from the code: settings, commands, errors, metrics, the control API, the lifecycle.
+"""Writes the reference pages that come from the code: settings, commands, errors, metrics, the control API, the
+lifecycle.
 
 ``python tools/build_docs.py`` writes them; with ``--check`` it only says which are stale, and fails.
 """
@@ -108,7 +109,9 @@ def lifecycle() -> str:
     text += _table("cause", "type", "source", "notice", "seconds", "description")
     for cause in CAUSES.values():
         notice = "none" if cause.is_immediate else format_span(cause.notice or MINIMUM_NOTICE[cause.type])
-        text += _row(f"`{cause.name}`", cause.type, cause.source, notice, cause.duration_s, cause.description or "(empty)")
+        text += _row(
+            f"`{cause.name}`", cause.type, cause.source, notice, cause.duration_s, cause.description or "(empty)"
+        )
     return text
 
 
@@ -151,7 +154,11 @@ def commands() -> str:
         if options:
             text += "\n" + _table("argument", "what it is")
             for option in options:
-                names = ", ".join(f"`{o}`" for o in option.opts) if option.opts[0].startswith("-") else f"`{option.name.upper()}`"
+                names = (
+                    ", ".join(f"`{o}`" for o in option.opts)
+                    if option.opts[0].startswith("-")
+                    else f"`{option.name.upper()}`"
+                )
                 text += _row(names, (getattr(option, "help", "") or "").strip())
     return text
 

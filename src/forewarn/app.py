@@ -49,6 +49,7 @@ __all__ = ["Service", "configure_logging", "parse_listen", "run_service", "serve
 _log = structlog.get_logger("forewarn")
 
 _SWITCH_INTERVAL_S = 0.001
+_GC_THRESHOLDS = (50_000, 20, 50)
 _STOP_GRACE_S = 2.0
 _DESCRIPTORS_SPARE = 512
 
@@ -355,7 +356,11 @@ def _url(scheme: str, sock: socket.socket) -> str:
 def configure_logging() -> None:
     """Logs go to stderr: readable lines on a terminal, JSON elsewhere."""
     is_terminal = sys.stderr.isatty()
-    renderer: Any = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback) if is_terminal else structlog.processors.JSONRenderer()
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if is_terminal
+        else structlog.processors.JSONRenderer()
+    )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -395,6 +400,7 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
     def loaded(service: Service) -> None:
         """What lives from the start on is no garbage: never look through it again, since that halts every answer."""
         gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
         ready(service)
 

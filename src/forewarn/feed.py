@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from forewarn.core.decision import Document
 from forewarn.core.model import Audience, MaintenanceState
-from forewarn.wire.imds import CONTENT_TYPE, Dialect, Version, encode_document
+from forewarn.wire.imds import CONTENT_TYPE, Dialect, encode_documents
 
 __all__ = ["Channel", "Feed", "Reply"]
 
@@ -162,13 +162,14 @@ class Feed:
         incarnation = document.audience.incarnation
         if not document.items:
             return self._render_empty(incarnation)
-        return tuple(_encode_reply(document, version, self.dialect) for version in self.versions)
+        return self._encode(document)
 
     def _render_empty_once(self, incarnation: int) -> tuple[Reply, ...]:
         """Most documents are empty most of the time, and equal ones share their bytes."""
-        document = Document(audience=Audience(key="", incarnation=incarnation))
-        return tuple(_encode_reply(document, version, self.dialect) for version in self.versions)
+        return self._encode(Document(audience=Audience(key="", incarnation=incarnation)))
 
-
-def _encode_reply(document: Document, version: Version, dialect: Dialect) -> Reply:
-    return Reply(encode_document(document, version, dialect), document.audience.incarnation)
+    def _encode(self, document: Document) -> tuple[Reply, ...]:
+        """Versions that show the same share their bytes too."""
+        bodies = encode_documents(document, self.versions, self.dialect)
+        replies = {body: Reply(body, document.audience.incarnation) for body in set(bodies)}
+        return tuple(replies[body] for body in bodies)

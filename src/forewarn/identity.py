@@ -6,6 +6,7 @@ The caller is never taken from anything that it sends (R2, invariant 8).
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Scope, VirtualMachine, audience_key
@@ -97,6 +98,7 @@ def _canonical(address: str) -> str:
     return address.partition("%")[0].removeprefix("::ffff:")
 
 
+@lru_cache(maxsize=256)
 def _is_local(peer: str, local: str) -> bool:
     if peer == local:
         return True

@@ -1,7 +1,8 @@
 """One timer to the next deadline.
 
-The deadlines are in the store; this loop only asks for the next one and comes back in time. A command that makes an earlier one
-wakes it. After a stop of any kind there is nothing to restore: what fell due meanwhile is due now, and is carried out in order.
+The deadlines are in the store; this loop only asks for the next one and comes back in time. A command that makes an
+earlier one wakes it. After a stop of any kind there is nothing to restore: what fell due meanwhile is due now, and is
+carried out in order.
 
 On a virtual clock nobody waits: `advance` goes from deadline to deadline and carries out each at its own moment.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from forewarn.wire.imds import VERSIONS
@@ -217,7 +217,7 @@ def settled(service: Running) -> Vm:
     return vm
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=900, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     method=st.sampled_from(["GET", "GET", "GET", "HEAD", "POST", "PUT"]),
     target=st.sampled_from(TARGETS),
@@ -242,11 +242,12 @@ def test_what_was_asked_before_never_changes_an_answer(
     http: str,
 ) -> None:
     """Whatever is sent, a cold memo and a warm one answer the same."""
+    assume(("Content-Length", "1") not in headers)  # whether the end comes before the answer is chance then
     lines = [f"{method} {target}{query} HTTP/{http}", *(f"{name}: {value}" for name, value in headers), "", ""]
     check_memory_changes_nothing(service, settled, "\r\n".join(lines).encode("latin-1"))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=900, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_what_was_asked_before_never_changes_the_answer_to_damaged_bytes(
     service: Running, settled: Vm, data: st.DataObject

@@ -227,6 +227,15 @@ def test_half_a_request_and_an_end_is_closed_without_an_answer(service: Running)
             assert wire.is_ended
 
 
+def test_a_body_that_never_comes_does_not_keep_a_connection_open_whose_client_has_ended(service: Running) -> None:
+    """Whether the request was answered before its end or not."""
+    for request in (get(LATEST, "Content-Length: 1"), post(b"12345", metadata=None)[:-1]):
+        with service.wire(service.vm()) as wire:
+            assert wire.ask(request).status in {200, 400}
+            wire.end()
+            assert wire.is_ended
+
+
 @pytest.mark.parametrize("part", [b"", get()[:30], get(), get() * 30, post(b"12345")[:-1]])
 def test_a_reset_at_any_point_leaves_nothing_behind(service: Running, part: bytes) -> None:
     vm = service.vm()

@@ -355,7 +355,7 @@ def test_every_json_answer_says_its_type_its_length_and_the_time(service: Runnin
 
 
 def test_any_rate_is_served_by_default(service: Running) -> None:
-    """R9, A17."""
+    """R9."""
     with service.wire(service.vm()) as wire:
         assert {wire.ask(get()).status for _ in range(100)} == {200}
         assert {wire.ask(post(NOTHING)).status for _ in range(20)} == {200}

@@ -121,7 +121,7 @@ def one_second(service: Running, requests: list[bytes]) -> list[int]:
 
 
 def test_with_the_limiter_more_requests_in_a_second_than_it_allows_are_429(tmp_path: Path) -> None:
-    """R9, A17: and nothing is answered past it from memory."""
+    """R9: and nothing is answered past it from memory."""
     with running(tmp_path, rate_limit_per_s=5) as service:
         assert one_second(service, [get()] * 8) == [200] * 5 + [429] * 3
         assert one_second(service, [post(NOTHING)] * 4 + [get()] * 4) == [200] * 5 + [429] * 3

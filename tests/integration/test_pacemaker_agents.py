@@ -1,7 +1,8 @@
 """Pacemaker's agents for Scheduled Events, as Debian ships them, go through a whole event.
 
-`azure-events-az` and the older `azure-events` are handlers that nobody here wrote, unmodified. They run as Pacemaker would run
-them: their monitor action, again and again, on each node. Only the cluster's own commands (``crm_*``) are stood in for.
+`azure-events-az` and the older `azure-events` are handlers that nobody here wrote, unmodified. They run as Pacemaker
+would run them: their monitor action, again and again, on each node. Only the cluster's own commands (``crm_*``) are
+stood in for.
 """
 
 from __future__ import annotations
@@ -64,9 +65,7 @@ class Cluster:
     def monitor(self, agent: Path, node: str) -> None:
         """Run the agent's monitor action once on a node, as Pacemaker does each ten seconds."""
         command = self._cloud.in_vm(NODES[node][1], "/usr/bin/python3", str(agent), "monitor", hostname=node)
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=60, env=self._environment
-        )
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=self._environment)
         assert done.returncode == 0, done.stderr
 
     def attributes(self, node: str) -> dict[str, str]:
@@ -111,7 +110,8 @@ def _maintenance(service: Served, maintenance_id: str) -> dict[str, object]:
 def test_an_agent_of_pacemaker_prepares_approves_and_recovers(
     agent: Path, cloud: Network, service: Served, tmp_path: Path
 ) -> None:
-    """R23, R51, W5, W6, W7, W10: instance name, standby, approval with its own api-version, and back online when it is over."""
+    """R23, R51, W5, W6, W7, W10: instance name, standby, approval with its own api-version, and back online when it is
+    over."""
     assert sys.platform == "linux"
     cluster = Cluster(cloud, tmp_path)
     for node in NODES:

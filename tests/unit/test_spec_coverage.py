@@ -1,7 +1,8 @@
-"""Every requirement of the protocol's specification is named by a test that holds it, or stands here with the reason why not.
+"""Every requirement of the protocol's specification is named by a test that holds it, or stands here with the reason
+why not.
 
-Numbers are those of the specification: R1 to R106 what the sources say, W1 to W10 what deployed clients depend on, X1 to X6
-Forewarn's extensions, A1 to A25 the questions that the sources leave open.
+Numbers are those of the specification: R1 to R106 what the sources say, W1 to W10 what deployed clients depend on, X1
+to X6 Forewarn's extensions, A1 to A25 the questions that the sources leave open.
 """
 
 from __future__ import annotations
@@ -34,12 +35,11 @@ WITHOUT_A_TEST = {
     "R105": "client side",
     "A17": "says that the limiter is off by default; the test of R9 holds it",
     "A19": "client side",
-    "A21": "says why R71 is a minimum; the tests of R71 hold it",
     "A22": "says which of two contradicting sources is right; the golden transcripts hold the example",
     "A25": "has no effect",
 }
 
-_NUMBER = re.compile(r"\b([RWXA]\d{1,3}a?)\b(?:\s*(?:to|-|–)\s*([RWXA]?)(\d{1,3}))?")
+_NUMBER = re.compile(r"\b([RWXA]\d{1,3}a?)\b(?:\s*(?:to|-|\u2013)\s*([RWXA]?)(\d{1,3}))?")
 
 
 def _named() -> set[str]:

@@ -1,8 +1,8 @@
 """What an actuator owes.
 
-It is asked to bring a started maintenance to its end, and answers how far it is and when to be asked again. It may be asked any
-number of times, also again after a crash that lost its answer: the maintenance's id is the key under which a repeated call must
-have no further effect (invariant 3 of the design). It keeps no timers of its own.
+It is asked to bring a started maintenance to its end, and answers how far it is and when to be asked again. It may be
+asked any number of times, also again after a crash that lost its answer: the maintenance's id is the key under which a
+repeated call must have no further effect (invariant 3 of the design). It keeps no timers of its own.
 """
 
 from __future__ import annotations

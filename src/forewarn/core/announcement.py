@@ -67,8 +67,7 @@ def announce(draft: Draft, maintenance: Maintenance, *, is_new: bool) -> Mainten
     for event in events:
         draft.put(event)
     if cause.is_immediate:
-        announced = replace(maintenance, not_before=draft.now, due_at=draft.now)
-        announced = draft.step(announced, Trigger.STRIKE, is_new=is_new, reason=maintenance.force_reason)
+        announced = draft.step(maintenance, Trigger.STRIKE, is_new=is_new, reason=maintenance.force_reason)
     else:
         not_before = _not_before(draft, maintenance, has_events=bool(events))
         announced = replace(maintenance, not_before=not_before, due_at=not_before)

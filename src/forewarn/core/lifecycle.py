@@ -130,11 +130,13 @@ def step(maintenance: Maintenance, state: MaintenanceState | None, trigger: Trig
         if trigger in _HINTS:
             raise Conflict(words, id=maintenance.id, state=str(state))
         raise IllegalTransition(words)
-    changed = replace(maintenance, state=target)
-    if target is _S.STARTED:
-        changed = replace(changed, started_at=now, not_before=changed.not_before or now)
+    if target is _S.STARTED:  # its actuator is due at once
+        not_before = maintenance.not_before or now
+        changed = replace(maintenance, state=target, started_at=now, not_before=not_before, due_at=now)
     elif target not in ACTIVE_STATES:
-        changed = replace(changed, ended_at=now, due_at=None)
+        changed = replace(maintenance, state=target, ended_at=now, due_at=None)
+    else:
+        changed = replace(maintenance, state=target)
     check(changed)
     return changed
 

@@ -86,8 +86,8 @@ def _due_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
 
 
 def start(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
-    """Scheduled to Started, for all its events at once; the actuator is due immediately (R82, R84)."""
-    return draft.step(replace(maintenance, due_at=draft.now), Trigger.START, reason=reason)
+    """Scheduled to Started, for all its events at once (R82, R84)."""
+    return draft.step(maintenance, Trigger.START, reason=reason)
 
 
 def force_start(draft: Draft, maintenance: Maintenance, *, reason: str) -> Maintenance:

@@ -1,11 +1,13 @@
 """The hot path: the same bytes in, the same bytes out.
 
-Every VM asks once a second, for years, with the same bytes. So a connection first looks its bytes up among requests that the
-full parser has understood before, and answers a known one with the caller's current document, ready made. Anything else goes to
-uvicorn's httptools protocol and the app; the app tells us afterwards when such a request was a plain one (`Connection.learn`).
+Every VM asks once a second, for years, with the same bytes. So a connection first looks its bytes up among requests
+that the full parser has understood before, and answers a known one with the caller's current document, ready made.
+Anything else goes to uvicorn's httptools protocol and the app; the app tells us afterwards when such a request was a
+plain one (`Connection.learn`).
 
-What is remembered says only which version is asked for. Whose document is answered follows from the connection, so no request
-can be made to show another VM's. A request that the app would answer with anything but a plain 200 is never remembered.
+What is remembered says only which version is asked for. Whose document is answered follows from the connection, so no
+request can be made to show another VM's. A request that the app would answer with anything but a plain 200 is never
+remembered.
 """
 
 from __future__ import annotations
@@ -80,7 +82,11 @@ class HttpProtocol(HttpToolsProtocol):
     @property
     def has_whole(self) -> bool:
         """Whether a request that has arrived whole waits for its answer."""
-        return not self.is_idle and not (self.is_receiving and self.is_answerable)
+        if self.is_receiving and self._unparsed_bytes < 0:
+            return bool(self.pipeline)  # the request on its way in is the newest one
+        if self.is_receiving:
+            return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr] # as above
+        return not self.is_idle
 
     @property
     def is_answerable(self) -> bool:

@@ -1,7 +1,7 @@
 """What a store owes. `tests/conformance/test_store.py` runs the same duties over every implementation.
 
-A store is synchronous: the engine runs each transaction as a whole on a thread of its own, so that a decision between two
-statements never waits for the event loop, and a test may run it in line. See `docs/adr/0003-synchronous-store.md`.
+A store is synchronous: the engine runs each transaction as a whole on a thread of its own, so that a decision between
+two statements never waits for the event loop, and a test may run it in line. See `docs/adr/0003-synchronous-store.md`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ class Transaction(Reader, Protocol):
         Args:
             ids: Unknown ones are left out.
             into: A working set to add to.
-            with_neighbours: Take the active maintenances that share a VM or scope into focus too, as ending one may free them.
+            with_neighbours: Take the active maintenances that share a VM or scope into focus too, as ending one may
+                free them.
         """
         ...
 

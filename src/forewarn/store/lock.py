@@ -1,7 +1,8 @@
 """One process for one SQLite file.
 
-Two servers on the same file would both carry out every maintenance. SQLite's own locks last only as long as a transaction, so a
-file beside the database is locked for as long as the store is open. The kernel lets go of it when the process dies, however.
+Two servers on the same file would both carry out every maintenance. SQLite's own locks last only as long as a
+transaction, so a file beside the database is locked for as long as the store is open. The kernel lets go of it when
+the process dies, however.
 """
 
 from __future__ import annotations

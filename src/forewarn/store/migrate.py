@@ -35,5 +35,5 @@ def upgrade(connection: sa.Connection) -> None:
     try:
         command.upgrade(config, "head")
     except CommandError as error:
-        msg = f"the database has schema {revision}, unknown here: use the version of Forewarn that wrote it, or a newer one"
+        msg = f"the database has schema {revision}, unknown here: use the Forewarn that wrote it, or a newer one"
         raise StoreCorrupt(msg) from error

@@ -26,6 +26,6 @@ def from_rows(kind: type[T], rows: sa.Result[Any]) -> list[T]:
     return [kind(**dict(zip(names, row, strict=True))) for piece in rows.partitions(_PIECE) for row in piece]
 
 
-def to_row(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any of the model's values
-    """The row that keeps a value."""
-    return {name: getattr(value, name) for name in _names(type(value))}
+def to_row(value: object) -> dict[str, Any]:
+    """The row that keeps a value: one of the model's."""
+    return {name: getattr(value, name) for name in _names(type(value))}  # type: ignore[arg-type] # a class is hashable

@@ -1,8 +1,8 @@
 """The store on SQLAlchemy Core, for SQLite and PostgreSQL.
 
-SQLite runs in WAL mode with ``synchronous=FULL``: a transaction that has ended is on disk, and readers never wait for the writer.
-On PostgreSQL a write transaction begins with an advisory lock, so that there too a decision sees all that was decided before, and
-a read is a snapshot. Every error of a driver becomes one of ours here and nowhere else.
+SQLite runs in WAL mode with ``synchronous=FULL``: a transaction that has ended is on disk, and readers never wait for
+the writer. On PostgreSQL a write transaction begins with an advisory lock, so that there too a decision sees all that
+was decided before, and a read is a snapshot. Every error of a driver becomes one of ours here and nowhere else.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ class SqlStore:
         StoreCorrupt: It is damaged or not ours.
     """
 
-    def __init__(
-        self, url: str, *, size_bytes_max: int | None = None, busy_timeout_ms: int = _BUSY_TIMEOUT_MS
-    ) -> None:
+    def __init__(self, url: str, *, size_bytes_max: int | None = None, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> None:
         self.url = _with_driver(url)
         self._is_sqlite = self.url.get_backend_name() == "sqlite"
         self._lock: FileLock | None = None
@@ -131,12 +129,15 @@ def _with_driver(url: str) -> sa.URL:
 
 
 def _sqlite_engine(
-    url: sa.URL, busy_timeout_ms: int, size_bytes_max: int | None, *, is_writer: bool = False, **pool: Any
+    url: sa.URL,
+    busy_timeout_ms: int,
+    size_bytes_max: int | None,
+    *,
+    is_writer: bool = False,
+    **pool: Any,  # noqa: ANN401 - options of the pool
 ) -> sa.Engine:
     """One connection for writing; several for reading, which WAL lets run beside it."""
-    engine = sa.create_engine(
-        url, connect_args={"check_same_thread": False, "timeout": busy_timeout_ms / 1000}, **pool
-    )
+    engine = sa.create_engine(url, connect_args={"check_same_thread": False, "timeout": busy_timeout_ms / 1000}, **pool)
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:  # noqa: ANN401 - the driver's own connection

@@ -1,7 +1,7 @@
 """The tables. A column bears the name of the model's field that it keeps, so a row is a value and a value a row.
 
-Moments are whole microseconds since 1970 UTC and spans are microseconds, both as big integers: exact, sortable and the same on
-every database.
+Moments are whole microseconds since 1970 UTC and spans are microseconds, both as big integers: exact, sortable and the
+same on every database.
 """
 
 from __future__ import annotations
@@ -262,7 +262,9 @@ event = sa.Table(
     _required("is_listed", sa.Boolean),
     sa.Column("approved_at", Moment),
     sa.Column("approved_by", sa.String),
-    sa.Index("ix_event_audience_listed", "audience", sqlite_where=sa.text("is_listed"), postgresql_where=sa.text("is_listed")),
+    sa.Index(
+        "ix_event_audience_listed", "audience", sqlite_where=sa.text("is_listed"), postgresql_where=sa.text("is_listed")
+    ),
 )
 
 ledger = sa.Table(

@@ -121,7 +121,9 @@ class SqlTransaction(SqlReader):
         return ids
 
     def _complete(self, state: State) -> None:
-        """Add what a decision about the focus may touch: events, VMs and scopes, audiences and their whole documents."""
+        """Add what a decision about the focus may touch: events, VMs and scopes, audiences and their whole
+        documents.
+        """
         for events in self.events_of(m.id for m in state.maintenances.values() if m.is_active).values():
             state.events.update((e.id, e) for e in events)
         self._add_vms(state, self._by_key(VirtualMachine, t.vm.c.name, _vms_needed(state)))
@@ -257,5 +259,3 @@ def _vms_needed(state: State) -> set[str]:
         if is_queued or (maintenance.is_active and maintenance.type in {EventType.PREEMPT, EventType.TERMINATE}):
             needed.update(maintenance.vms)
     return needed - set(state.vms)
-
-

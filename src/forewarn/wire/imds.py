@@ -25,6 +25,7 @@ __all__ = [
     "Version",
     "decode_approval",
     "encode_document",
+    "encode_documents",
     "encode_error",
     "encode_versions",
     "is_not_modified",
@@ -118,39 +119,56 @@ _encode_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).en
 
 def encode_document(document: Document, version: Version, dialect: Dialect) -> bytes:
     """The body of a GET: compact JSON, members in the order of the real endpoint (R25, R26)."""
-    parts = [_encode_event(e, m, version, dialect) for e, m in document.items if m.type in version.types]
-    return f'{{"DocumentIncarnation":{document.audience.incarnation},"Events":[{",".join(parts)}]}}'.encode()
+    return encode_documents(document, (version,), dialect)[0]
 
 
-def _encode_event(event: Event, maintenance: Maintenance, version: Version, dialect: Dialect) -> str:
-    prefix = "_" if version.prefixes_names and event.is_iaas else ""
+def encode_documents(document: Document, versions: Iterable[Version], dialect: Dialect) -> tuple[bytes, ...]:
+    """The bodies in several versions; what these have in common is encoded once."""
+    events = [(maintenance.type, _fragments(event, maintenance, dialect)) for event, maintenance in document.items]
+    head = f'{{"DocumentIncarnation":{document.audience.incarnation},"Events":['
+    return tuple(
+        (head + ",".join(_join(fragments, v) for t, fragments in events if t in v.types) + "]}").encode()
+        for v in versions
+    )
+
+
+def _join(fragments: dict[str, str], version: Version) -> str:
+    names = _PREVIEW_MEMBERS if version.prefixes_names else _MEMBERS
+    return "{" + ",".join([fragments[name] for name in (*names, *version.members)]) + "}"
+
+
+_MEMBERS = ("EventId", "EventStatus", "EventType", "ResourceType", "Resources", "NotBefore")
+_PREVIEW_MEMBERS = ("EventId", "EventStatus", "EventType", "ResourceType", "preview Resources", "preview NotBefore")
+
+
+def _fragments(event: Event, maintenance: Maintenance, dialect: Dialect) -> dict[str, str]:
+    """Each member of an event with its value, ready to be joined; those that the preview shows differently, twice."""
     status = event_status(event, maintenance)
+    is_iso = dialect.notbefore_2017_03_01 == "iso"
+    prefix = "_" if event.is_iaas else ""
     content: dict[str, object] = {
         "EventId": event.id,
         "EventStatus": status.value,
         "EventType": maintenance.type.value,
         "ResourceType": "VirtualMachine",
-        "Resources": [prefix + name for name in event.resources],
-        "NotBefore": _encode_not_before(status, maintenance.not_before, version, dialect),
-    }
-    later = {
+        "Resources": event.resources,
+        "NotBefore": _encode_not_before(status, maintenance.not_before, is_iso=False),
+        "preview Resources": [prefix + name for name in event.resources],
+        "preview NotBefore": _encode_not_before(status, maintenance.not_before, is_iso=is_iso),
         "Description": maintenance.description,
         "EventSource": maintenance.source.value,
         "DurationInSeconds": maintenance.duration_s,
     }
-    content.update((member, later[member]) for member in version.members)
-    return _encode_compact(content)
+    return {name: f'"{name.removeprefix("preview ")}":{_encode_compact(value)}' for name, value in content.items()}
 
 
-def _encode_not_before(status: EventStatus, not_before: datetime | None, version: Version, dialect: Dialect) -> str:
+def _encode_not_before(status: EventStatus, not_before: datetime | None, *, is_iso: bool) -> str:
     """Empty once Started; ISO 8601 in the preview, RFC 1123 ever after (R21, R36)."""
     if status is not EventStatus.SCHEDULED or not_before is None:
         return ""
     # A moment that was just decided, and not yet read back from the store, may carry the zone of who named it.
     moment = not_before.astimezone(UTC)
-    if version.name == "2017-03-01" and dialect.notbefore_2017_03_01 == "iso":
-        return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-    return format_datetime(moment, usegmt=True)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if is_iso else format_datetime(moment, usegmt=True)
 
 
 # Errors

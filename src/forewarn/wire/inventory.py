@@ -48,7 +48,7 @@ _ISO_MINUTES = re.compile(r"PT(\d{1,3})M")
 class _Loader(_SafeLoader):
     """YAML without dates, which are names here, and without keys that stand twice, of which one would be lost."""
 
-    yaml_implicit_resolvers = {
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as PyYAML declares it
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
         for first, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
     }

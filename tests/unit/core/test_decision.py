@@ -147,7 +147,7 @@ def test_what_has_ended_has_no_deadline() -> None:
 def test_changes_say_which_maintenances_are_new() -> None:
     world = World(vm("a"))
     made = world.plan_one(RESTART)
-    assert world.changes.created == {made.id}
+    assert world.changes.created == {made.id, world.event_of(made).id}
     world.cancel(made)
     assert world.changes.created == set()
     assert set(world.changes.maintenances) == {made.id}
