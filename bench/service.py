@@ -20,11 +20,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from forewarn.app import Service, configure_logging, run_service
+from forewarn.app import Service, run_service
 from forewarn.config import load_settings
 from forewarn.core.decision import Changes
 from forewarn.core.model import MaintenanceState
 from forewarn.core.request import Request
+from forewarn.logs import configure_logging
 from forewarn.store.contract import Store, Transaction
 
 _BEGAN_S = time.monotonic()

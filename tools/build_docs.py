@@ -1,6 +1,6 @@
-"""Writes the reference pages that come from the code: settings, commands, errors, metrics, the control API, the
-lifecycle.
+"""Writes the reference pages that come from the code.
 
+Settings, commands, errors, metrics, the control API, the lifecycle, the versions of the protocol.
 ``python tools/build_docs.py`` writes them; with ``--check`` it only says which are stale, and fails.
 """
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import resource
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,13 +36,14 @@ from forewarn.errors import ConfigError, ForewarnError, ServerError
 from forewarn.feed import Feed
 from forewarn.identity import Identity
 from forewarn.ids import RandomIds
+from forewarn.listen import bound, is_loopback, parse_listen, url_of
 from forewarn.metrics import Metrics
 from forewarn.scheduler import Pace, Scheduler
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
 from forewarn.wire.inventory import fingerprint, parse_inventory
 
-__all__ = ["Service", "configure_logging", "parse_listen", "run_service", "serve"]
+__all__ = ["Service", "raise_descriptor_limit", "run_service", "serve"]
 
 _log = structlog.get_logger("forewarn")
 
@@ -115,7 +114,7 @@ class Service:
             clock=self.clock,
             tokens=self.tokens,
             metrics=self.metrics,
-            is_open=_is_loopback(self._control_address[0]),
+            is_open=is_loopback(self._control_address[0]),
             check_ready=self._check_ready,
             body_size_bytes_max=settings.body_size_bytes_max,
             page_size_max=settings.page_size_max,
@@ -135,10 +134,10 @@ class Service:
             stack.callback(self.store.close)
             stack.callback(self._reader.shutdown)
             stack.callback(self._writer.shutdown)
-            metadata = [stack.enter_context(_bound(*address)) for address in self._metadata_addresses]
-            control = stack.enter_context(_bound(*self._control_address))
-            self.metadata_urls = [_url("http", sock) for sock in metadata]
-            self.control_url = _url("https" if self.settings.tls_certificate else "http", control)
+            metadata = [stack.enter_context(bound(*address)) for address in self._metadata_addresses]
+            control = stack.enter_context(bound(*self._control_address))
+            self.metadata_urls = [url_of("http", sock) for sock in metadata]
+            self.control_url = url_of("https" if self.settings.tls_certificate else "http", control)
             await self._load()
             stack.push_async_callback(self.engine.drain)
             loop_task = asyncio.create_task(self.scheduler.run())
@@ -147,11 +146,10 @@ class Service:
             _load_tls(server.config)
             control_task = asyncio.create_task(server.serve(sockets=[control]))
             stack.push_async_callback(_stop_control, server, control_task)
-            stack.callback(lambda: self.context.changed.set())  # the one there is then: each change makes a new one
-            stack.callback(self.context.is_stopping.set)
+            stack.callback(self.context.stop)
             await self.endpoint.start(metadata)
             stack.push_async_callback(self.endpoint.stop, _STOP_GRACE_S)
-            while not server.started and not control_task.done():
+            while not server.started and not control_task.done():  # noqa: ASYNC110 - uvicorn tells in no other way
                 await asyncio.sleep(0.005)
             if control_task.done():
                 await control_task
@@ -289,92 +287,18 @@ def _read_inventory(path: Path | None) -> bytes | None:
         raise ConfigError(msg) from error
 
 
-# Addresses
-
-
-def parse_listen(text: str) -> tuple[str, int]:
-    """Host and port of ``127.0.0.1:8169`` or ``[::1]:8169``.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    host, separator, port = text.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    try:
-        ipaddress.ip_address(host)
-        number = int(port)
-    except ValueError:
-        number = -1
-    if not separator or not 0 <= number <= 65535:  # noqa: PLR2004 - the largest port
-        msg = f"cannot listen on {text!r}: expected an address and a port, for example 127.0.0.1:8169 or [::1]:8169"
-        raise ConfigError(msg)
-    return host, number
-
-
-def _is_loopback(host: str) -> bool:
-    return ipaddress.ip_address(host).is_loopback
-
-
 def _check_exposure(settings: Settings, host: str) -> None:
     """Tokens do not travel in the clear: beyond loopback the control API wants TLS, or to be told aloud."""
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         msg = "TLS needs both: give --tls-certificate and --tls-key"
         raise ConfigError(msg)
-    if _is_loopback(host) or settings.tls_certificate is not None or settings.insecure:
+    if is_loopback(host) or settings.tls_certificate is not None or settings.insecure:
         return
     msg = f"the control API on {host} needs TLS: give --tls-certificate and --tls-key, or say --insecure"
     raise ConfigError(msg)
 
 
-@contextmanager
-def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket bound to that address, closed at the end of the block."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setblocking(False)
-        try:
-            sock.bind((host, port))
-            sock.listen(4096)
-        except OSError as error:
-            msg = f"cannot listen on {host}:{port}: {error.strerror}; is another service there? choose another address"
-            raise ConfigError(msg) from error
-        yield sock
-    finally:
-        sock.close()
-
-
-def _url(scheme: str, sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
 # Running
-
-
-def configure_logging() -> None:
-    """Logs go to stderr: readable lines on a terminal, JSON elsewhere."""
-    is_terminal = sys.stderr.isatty()
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-        if is_terminal
-        else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info if not is_terminal else _as_is,
-            renderer,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-
-
-def _as_is(_logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor
-    return event
 
 
 async def serve(settings: Settings, ready: Callable[[Service], None]) -> None:

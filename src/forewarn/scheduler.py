@@ -116,7 +116,7 @@ class Scheduler:
             except ForewarnError as error:
                 _log.warning("the store cannot be used, trying again", error=error.message)
                 await asyncio.sleep(_STORE_RETRY_S)
-            except Exception:
+            except Exception:  # noqa: BLE001 - the loop must survive a bug; the log has the trace
                 _log.exception("a round of the scheduler failed, trying again")
                 await asyncio.sleep(_STORE_RETRY_S)
 
@@ -210,7 +210,7 @@ class Scheduler:
             return Failure(reason=f"no answer within {self._pace.call_timeout}")
         except ForewarnError as error:
             return Failure(reason=error.message)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever an actuator does; the log has the trace
             _log.exception("an actuator raised", maintenance_id=maintenance.id)
             return Failure(reason=f"{type(error).__name__}: {error}")
 

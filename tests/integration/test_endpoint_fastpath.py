@@ -217,7 +217,7 @@ def settled(service: Running) -> Vm:
     return vm
 
 
-@settings(max_examples=900, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     method=st.sampled_from(["GET", "GET", "GET", "HEAD", "POST", "PUT"]),
     target=st.sampled_from(TARGETS),
@@ -247,7 +247,7 @@ def test_what_was_asked_before_never_changes_an_answer(
     check_memory_changes_nothing(service, settled, "\r\n".join(lines).encode("latin-1"))
 
 
-@settings(max_examples=900, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_what_was_asked_before_never_changes_the_answer_to_damaged_bytes(
     service: Running, settled: Vm, data: st.DataObject

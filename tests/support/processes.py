@@ -102,8 +102,8 @@ def _ready_line(process: subprocess.Popen[str], folder: Path) -> str:
 
 def wait_for(condition: Any, timeout_s: float = 10.0, pause_s: float = 0.05) -> Any:  # noqa: ANN401 - what it answers
     """The first true answer of `condition`, asked again and again until the time is over."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s  # noqa: TID251
     while not (answer := condition()):
-        assert time.monotonic() < deadline, "it did not come to pass in time"
+        assert time.monotonic() < deadline, "it did not come to pass in time"  # noqa: TID251
         time.sleep(pause_s)
     return answer

@@ -111,8 +111,9 @@ def add_serve(app: typer.Typer) -> None:
             "insecure": insecure or None,
         }
         with server_extra():
-            from forewarn.app import configure_logging, run_service
+            from forewarn.app import run_service
             from forewarn.config import Settings, load_settings
+            from forewarn.logs import configure_logging
         said = parse_assignments(assignments or [], Settings)
         said |= {name: value for name, value in flags.items() if value is not None}
         try:

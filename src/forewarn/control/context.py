@@ -53,6 +53,11 @@ class Context:
     is_stopping: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def stop(self) -> None:
+        """The service stops: every stream ends."""
+        self.is_stopping.set()
+        self.changed.set()
+
     def notice(self, _changes: Changes) -> None:
         """Wake every stream."""
         changed, self.changed = self.changed, asyncio.Event()

@@ -9,7 +9,10 @@ from forewarn.core.decision import Draft
 from forewarn.core.ending import complete, fail, impact
 from forewarn.core.model import EntryKind, Maintenance
 
-__all__ = ["RETRY_MAX", "Failure", "Progress", "Retry", "advance"]
+__all__ = ["PAUSE_MIN", "RETRY_MAX", "Failure", "Progress", "Retry", "advance"]
+
+PAUSE_MIN = timedelta(milliseconds=10)
+"""Least pause between two calls: an actuator that says "now" again and again must not hold up everything else."""
 
 RETRY_MAX = timedelta(minutes=5)
 """Longest pause between two calls of an actuator that fails."""
@@ -59,7 +62,8 @@ def advance(draft: Draft, maintenance: Maintenance, result: Progress | Failure, 
         return _after_failure(draft, maintenance, result, retry)
     if result.is_impacted and maintenance.impacted_at is None:
         maintenance = impact(draft, maintenance)
-    maintenance = replace(maintenance, attempts=0, due_at=result.check_at)
+    check_at = None if result.check_at is None else max(result.check_at, draft.now + PAUSE_MIN)
+    maintenance = replace(maintenance, attempts=0, due_at=check_at)
     draft.put(maintenance)
     return complete(draft, maintenance) if result.is_complete else maintenance
 

@@ -87,7 +87,7 @@ class MetadataServer:
         for connection in self.open:
             connection.shutdown()
         deadline = asyncio.get_running_loop().time() + grace_s
-        while self._state.connections and asyncio.get_running_loop().time() < deadline:
+        while self._state.connections and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - bounded
             await asyncio.sleep(0.02)
         for task in list(self._state.tasks):
             task.cancel()

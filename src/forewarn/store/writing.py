@@ -121,9 +121,7 @@ class SqlTransaction(SqlReader):
         return ids
 
     def _complete(self, state: State) -> None:
-        """Add what a decision about the focus may touch: events, VMs and scopes, audiences and their whole
-        documents.
-        """
+        """Add what a decision about the focus may touch: events, VMs, scopes, audiences with their documents."""
         for events in self.events_of(m.id for m in state.maintenances.values() if m.is_active).values():
             state.events.update((e.id, e) for e in events)
         self._add_vms(state, self._by_key(VirtualMachine, t.vm.c.name, _vms_needed(state)))

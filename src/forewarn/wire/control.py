@@ -51,6 +51,8 @@ __all__ = [
 T = TypeVar("T")
 
 _SPAN_MAX_S = 10 * 366 * 86400
+_NO_NUL = r"^[^\x00]*$"
+"""A database may not take the character NUL; nobody needs it."""
 
 
 def _utc(moment: datetime) -> datetime:
@@ -66,7 +68,7 @@ def _rfc3339(moment: datetime) -> str:
 
 
 Moment = Annotated[AwareDatetime, AfterValidator(_utc), PlainSerializer(_rfc3339)]
-Reason = Annotated[str, Field(min_length=1, max_length=1000, description="Why; stands in the ledger.")]
+Reason = Annotated[str, Field(min_length=1, max_length=1000, pattern=_NO_NUL, description="Why; stands in the ledger.")]
 Seconds = Annotated[float, Field(ge=0, le=_SPAN_MAX_S, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 
@@ -107,7 +109,7 @@ class MaintenanceIn(_Forced):
     type: EventType | None = None
     source: Source | None = None
     cause: str | None = Field(None, max_length=64, description=f"One of {', '.join(CAUSES)}.")
-    description: str | None = Field(None, max_length=1000)
+    description: str | None = Field(None, max_length=1000, pattern=_NO_NUL)
     duration_s: Annotated[int, Field(ge=-1, le=_SPAN_MAX_S)] | None = Field(
         None, description="Expected seconds; 0 no interruption, -1 unknown."
     )

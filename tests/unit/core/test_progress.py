@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState, PowerState
-from forewarn.core.progress import RETRY_MAX, Failure, Progress, Retry
+from forewarn.core.progress import PAUSE_MIN, RETRY_MAX, Failure, Progress, Retry
 from forewarn.core.request import Request
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import vm
@@ -92,3 +92,11 @@ def test_a_maintenance_fails_when_its_actuator_gave_no_answer_too_often() -> Non
     assert (failed.state, failed.attempts, failed.due_at) == (S.FAILED, 3, None)
     assert world.lines("vm:a") == ()
     assert world.entries[-1].reason == "the actuator failed 3 times, at last: away"
+
+
+def test_an_actuator_that_wants_to_be_asked_at_once_is_asked_after_a_pause() -> None:
+    """Otherwise it would be asked again and again at the same moment, for ever."""
+    world = World(vm("a"))
+    made = world.force_start(world.plan_one(Request(cause="user-restart", vms=("a",))))
+    asked_again = world.hear(made, Progress(check_at=world.now), Retry())
+    assert asked_again.due_at == world.now + PAUSE_MIN

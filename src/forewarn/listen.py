@@ -1,0 +1,65 @@
+"""Addresses to listen on: reading them, binding them, naming them."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from forewarn.errors import ConfigError
+
+__all__ = ["bound", "is_loopback", "parse_listen", "url_of"]
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Host and port of ``127.0.0.1:8169`` or ``[::1]:8169``.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    host, separator, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(host)
+        number = int(port)
+    except ValueError:
+        number = -1
+    if not separator or not 0 <= number <= 65535:  # noqa: PLR2004 - the largest port
+        msg = f"cannot listen on {text!r}: expected an address and a port, for example 127.0.0.1:8169 or [::1]:8169"
+        raise ConfigError(msg)
+    return host, number
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach that address."""
+    return ipaddress.ip_address(host).is_loopback
+
+
+@contextmanager
+def bound(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket bound to that address, closed at the end of the block.
+
+    Raises:
+        ConfigError: It cannot be listened on.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)  # noqa: FBT003 - the signature is the socket's
+        try:
+            sock.bind((host, port))
+            sock.listen(4096)
+        except OSError as error:
+            msg = f"cannot listen on {host}:{port}: {error.strerror}; is another service there? choose another address"
+            raise ConfigError(msg) from error
+        yield sock
+    finally:
+        sock.close()
+
+
+def url_of(scheme: str, sock: socket.socket) -> str:
+    """The URL of what listens on that socket."""
+    host, port = sock.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
