@@ -223,11 +223,25 @@ class Engine:
 
         return await self._decide(load, decide, actor=actor)
 
-    async def note_clock(self, by: timedelta, *, actor: str) -> None:
+    async def is_done(self, key: Key | None) -> bool:
+        """Whether the request under that ``Idempotency-Key`` was carried out before.
+
+        Raises:
+            IdempotencyMismatch: The key came with another request.
+        """
+        return key is not None and await self.read(lambda reader: _recall(reader, key)) is not None
+
+    async def note_clock(self, by: timedelta, *, actor: str, key: Key | None = None) -> None:
         """Write into the ledger that an operator advanced the virtual clock."""
-        await self._decide(
-            lambda _tx: State(), lambda d: d.note(EntryKind.CLOCK_ADVANCED, reason=f"by {by}"), actor=actor
-        )
+
+        def load(_tx: Transaction) -> State:
+            return State()
+
+        def decide(draft: Draft) -> list[str]:
+            draft.note(EntryKind.CLOCK_ADVANCED, reason=f"by {by}")
+            return []
+
+        await self._maintenances(load, decide, actor=actor, key=key)
 
     # VMs
 
@@ -487,7 +501,7 @@ class Engine:
                 listener(changes)
 
 
-def _recall(tx: Transaction, key: Key | None) -> dict[str, Any] | None:
+def _recall(tx: Reader, key: Key | None) -> dict[str, Any] | None:
     known = None if key is None else tx.outcome(key.key)
     if known is None or key is None:
         return None

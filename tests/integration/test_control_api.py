@@ -222,3 +222,28 @@ def test_approvals_of_an_operator_are_answered_one_by_one_where_they_differ(
     assert (again.status_code, again.json()["items"][0]["outcome"]) == (200, "unchanged")
     assert api.post("/v1/events/approve", json={"event_ids": [UNKNOWN]}).status_code == 404
     error(api.post("/v1/events/approve", json={"event_ids": []}), 422, "invalid_request")
+
+
+@pytest.mark.parametrize("path", ["/v1/vms", "/v1/hosts"])
+def test_vms_and_hosts_come_in_pages_by_name(api: httpx.Client, service: Running, path: str) -> None:
+    names: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        page = api.get(path, params={"limit": "100", **after}).json()
+        assert 0 < len(page["items"]) <= 100
+        names += [item["name"] for item in page["items"]]
+        if page["next"] is None:
+            break
+        after = {"after": page["next"]}
+    assert names == sorted(set(names))
+    inventory = api.get("/v1/inventory").json()
+    assert names == sorted(item["name"] for item in inventory[path.removeprefix("/v1/")])
+
+
+def test_advancing_the_clock_under_one_key_moves_it_once(tmp_path: Path) -> None:
+    with running(tmp_path, clock="virtual") as service, service.operator() as api:
+        headers = {"idempotency-key": "a quarter"}
+        first = api.post("/v1/clock/advance", json={"by_s": 900}, headers=headers).json()
+        assert api.post("/v1/clock/advance", json={"by_s": 900}, headers=headers).json() == first
+        error(api.post("/v1/clock/advance", json={"by_s": 901}, headers=headers), 422, "idempotency_mismatch")
+        assert api.post("/v1/clock/advance", json={"by_s": 900}).json() != first

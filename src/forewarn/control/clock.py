@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from fastapi import APIRouter
 
-from forewarn.control.context import Actor, Context, ContextOf
+from forewarn.control.context import Actor, Context, ContextOf, IdempotencyKey
 from forewarn.wire.control import ClockIn, ClockOut
 
 __all__ = ["router"]
@@ -25,9 +25,10 @@ async def show(context: ContextOf, _actor: Actor) -> ClockOut:
 
 
 @router.post("/advance")
-async def advance(context: ContextOf, actor: Actor, body: ClockIn) -> ClockOut:
+async def advance(context: ContextOf, actor: Actor, key: IdempotencyKey, body: ClockIn) -> ClockOut:
     """Move a virtual clock forward, carrying out every deadline on the way in order."""
     by = timedelta(seconds=body.by_s)
-    await context.scheduler.advance(by)
-    await context.engine.note_clock(by, actor=actor)
+    if not await context.engine.is_done(key):
+        await context.scheduler.advance(by)
+        await context.engine.note_clock(by, actor=actor, key=key)
     return _shown(context)

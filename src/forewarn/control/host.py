@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from forewarn.control.context import Actor, ContextOf, IdempotencyKey, show_all
 from forewarn.core.request import Request
@@ -17,15 +18,18 @@ router = APIRouter(prefix="/v1/hosts", tags=["host"])
 
 
 @router.get("")
-async def list_hosts(context: ContextOf, _actor: Actor) -> PageOut[HostOut]:
-    """Every host with its VMs, by name."""
+async def list_hosts(
+    context: ContextOf,
+    _actor: Actor,
+    after: Annotated[str | None, Query(max_length=128, description="`next` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1)] = 100,
+) -> PageOut[HostOut]:
+    """Hosts with their VMs, by name."""
+    size = min(limit, context.page_size_max)
 
     def read(reader: Reader) -> PageOut[HostOut]:
-        inventory = reader.inventory()
-        vms: dict[str, list[str]] = {host.name: [] for host in inventory.hosts}
-        for vm in inventory.vms:
-            vms[vm.host].append(vm.name)
-        return PageOut(items=[HostOut(name=name, vms=names) for name, names in vms.items()])
+        found = [HostOut(name=name, vms=vms) for name, vms in reader.host_page(after, size + 1).items()]
+        return PageOut(items=found[:size], next=found[size - 1].name if len(found) > size else None)
 
     return await context.engine.read(read)
 

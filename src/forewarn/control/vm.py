@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 
 from forewarn.control.context import Actor, Context, ContextOf, IdempotencyKey, show_all
 from forewarn.core.model import VirtualMachine, audience_key
@@ -18,7 +20,7 @@ router = APIRouter(prefix="/v1/vms", tags=["vm"])
 
 
 def _shown(reader: Reader, vms: list[VirtualMachine]) -> list[VmOut]:
-    scopes = {scope.name: scope for scope in reader.inventory().scopes} if vms else {}
+    scopes = reader.scopes({vm.scope for vm in vms if vm.scope is not None})
     keys = {vm.name: audience_key(vm, scopes.get(vm.scope or "")) for vm in vms}
     audiences = reader.audiences(keys.values())
     shown = []
@@ -30,9 +32,21 @@ def _shown(reader: Reader, vms: list[VirtualMachine]) -> list[VmOut]:
 
 
 @router.get("")
-async def list_vms(context: ContextOf, _actor: Actor) -> PageOut[VmOut]:
-    """Every VM, by name."""
-    return await context.engine.read(lambda reader: PageOut(items=_shown(reader, reader.vms())))
+async def list_vms(
+    context: ContextOf,
+    _actor: Actor,
+    after: Annotated[str | None, Query(max_length=128, description="`next` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1)] = 100,
+) -> PageOut[VmOut]:
+    """VMs, by name."""
+    size = min(limit, context.page_size_max)
+
+    def read(reader: Reader) -> PageOut[VmOut]:
+        found = reader.vm_page(after, size + 1)
+        following = found[size - 1].name if len(found) > size else None
+        return PageOut(items=_shown(reader, found[:size]), next=following)
+
+    return await context.engine.read(read)
 
 
 @router.get("/{name}")

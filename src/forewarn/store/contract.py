@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from forewarn.core.decision import Changes, Document, State
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Audience, Entry, Event, Maintenance, MaintenanceState, VirtualMachine
+from forewarn.core.model import Audience, Entry, Event, Maintenance, MaintenanceState, Scope, VirtualMachine
 
 __all__ = ["Outcome", "Page", "Reader", "Store", "Transaction"]
 
@@ -53,6 +53,18 @@ class Reader(Protocol):
 
     def vms(self, *, host: str | None = None, name: str | None = None) -> list[VirtualMachine]:
         """VMs by name, of one host or of one name if asked for."""
+        ...
+
+    def vm_page(self, after: str | None, limit: int) -> list[VirtualMachine]:
+        """At most `limit` VMs whose names come after that one, by name."""
+        ...
+
+    def host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
+        """At most `limit` hosts whose names come after that one, by name, each with the names of its VMs."""
+        ...
+
+    def scopes(self, names: Iterable[str]) -> dict[str, Scope]:
+        """Scopes by name, of those named."""
         ...
 
     def documents(self) -> Iterator[Document]:

@@ -71,8 +71,26 @@ class SqlReader:
         # Sorted here, since databases disagree about the order of words.
         return sorted(self._all(VirtualMachine, query), key=attrgetter("name"))
 
+    def vm_page(self, after: str | None, limit: int) -> list[VirtualMachine]:
+        return self._all(VirtualMachine, self._page_of(sa.select(t.vm), t.vm.c.name, after, limit))
+
+    def host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
+        query = self._page_of(sa.select(t.host.c.name), t.host.c.name, after, limit)
+        vms: dict[str, list[str]] = {name: [] for name in self._connection.execute(query).scalars()}
+        for piece in in_pieces(vms):
+            for row in self._connection.execute(sa.select(t.vm.c.host, t.vm.c.name).where(t.vm.c.host.in_(piece))):
+                vms[row.host].append(row.name)
+        return {host: sorted(names) for host, names in vms.items()}
+
+    def _page_of(self, query: sa.Select[Any], column: sa.Column[Any], after: str | None, limit: int) -> sa.Select[Any]:
+        """In the order of code points, which is SQLite's own; other databases would take their locale's."""
+        is_sqlite = self._connection.dialect.name == "sqlite"
+        name: sa.ColumnElement[Any] = column if is_sqlite else sa.collate(column, "C")
+        if after is not None:
+            query = query.where(name > after)
+        return query.order_by(name).limit(limit)
+
     def scopes(self, names: Iterable[str]) -> dict[str, Scope]:
-        """Scopes by name, of those named."""
         return {s.name: s for s in self._by_key(Scope, t.scope.c.name, names)}
 
     def documents(self) -> Iterator[Document]:

@@ -280,6 +280,6 @@ def _no_constant(name: str) -> object:
 
 
 def is_not_modified(if_none_match: str, incarnation: int) -> bool:
-    """Whether the client already has that incarnation; takes ``5``, ``"5"``, ``W/"5"`` and lists of them (R14, A9)."""
-    tags = (tag.strip() for tag in if_none_match.split(","))
-    return any(tag.removeprefix("W/").strip('"') == str(incarnation) for tag in tags)
+    """Whether the client has that incarnation; takes ``5``, ``"5"``, ``W/"5"``, lists of them, and ``*`` (R14, A9)."""
+    tags = [tag.strip() for tag in if_none_match.split(",")]
+    return "*" in tags or any(tag.removeprefix("W/").strip('"') == str(incarnation) for tag in tags)

@@ -55,3 +55,10 @@ def test_a_tag_matches_exactly_when_the_incarnations_are_equal(form: str, told: 
 def test_no_text_without_the_incarnation_in_it_matches(header: str) -> None:
     """R14: whatever a client sends, it is read without an error."""
     assert not is_not_modified(header, 7)
+
+
+def test_a_star_matches_whatever_there_is() -> None:
+    """R14: as HTTP has it."""
+    assert is_not_modified("*", 5)
+    assert is_not_modified('"1", *', 5)
+    assert not is_not_modified('"*"', 5)
