@@ -76,6 +76,9 @@ TRANSITIONS: dict[tuple[MaintenanceState | None, Trigger], MaintenanceState] = {
 }
 """From state and trigger to the next state. The diagram in the docs is drawn from this."""
 
+_BEGUN = frozenset({_S.STARTED, _S.COMPLETED, _S.FAILED})
+_ANNOUNCED = _BEGUN | {_S.SCHEDULED}
+
 EVENT_STATUS = {
     _S.SCHEDULED: EventStatus.SCHEDULED,
     _S.STARTED: EventStatus.STARTED,
@@ -151,12 +154,12 @@ _HINTS = {
 def check(maintenance: Maintenance) -> None:
     """Raise `IllegalTransition` when the fields contradict the state."""
     state = maintenance.state
-    wrong = [
-        (state is _S.QUEUED) and maintenance.not_before is not None,
-        (state in {_S.SCHEDULED, _S.STARTED, _S.COMPLETED, _S.FAILED}) and maintenance.not_before is None,
-        (state in {_S.STARTED, _S.COMPLETED, _S.FAILED}) != (maintenance.started_at is not None),
-        (state in ACTIVE_STATES) != (maintenance.ended_at is None),
-    ]
-    if any(wrong):
+    is_wrong = (
+        (state is _S.QUEUED and maintenance.not_before is not None)
+        or (state in _ANNOUNCED and maintenance.not_before is None)
+        or (state in _BEGUN) != (maintenance.started_at is not None)
+        or (state in ACTIVE_STATES) != (maintenance.ended_at is None)
+    )
+    if is_wrong:
         msg = f"maintenance {maintenance.id} has times that do not fit its state {state}"
         raise IllegalTransition(msg)

@@ -146,20 +146,20 @@ def _fragments(event: Event, maintenance: Maintenance, dialect: Dialect) -> dict
     status = event_status(event, maintenance)
     is_iso = dialect.notbefore_2017_03_01 == "iso"
     prefix = "_" if event.is_iaas else ""
-    content: dict[str, object] = {
-        "EventId": event.id,
-        "EventStatus": status.value,
-        "EventType": maintenance.type.value,
-        "ResourceType": "VirtualMachine",
-        "Resources": event.resources,
-        "NotBefore": _encode_not_before(status, maintenance.not_before, is_iso=False),
-        "preview Resources": [prefix + name for name in event.resources],
-        "preview NotBefore": _encode_not_before(status, maintenance.not_before, is_iso=is_iso),
-        "Description": maintenance.description,
-        "EventSource": maintenance.source.value,
-        "DurationInSeconds": maintenance.duration_s,
+    # Only names and descriptions are free text; everything else is made of characters that JSON need not escape.
+    return {
+        "EventId": f'"EventId":"{event.id}"',
+        "EventStatus": f'"EventStatus":"{status.value}"',
+        "EventType": f'"EventType":"{maintenance.type.value}"',
+        "ResourceType": '"ResourceType":"VirtualMachine"',
+        "Resources": f'"Resources":{_encode_compact(event.resources)}',
+        "NotBefore": f'"NotBefore":"{_encode_not_before(status, maintenance.not_before, is_iso=False)}"',
+        "preview Resources": f'"Resources":{_encode_compact([prefix + name for name in event.resources])}',
+        "preview NotBefore": f'"NotBefore":"{_encode_not_before(status, maintenance.not_before, is_iso=is_iso)}"',
+        "Description": f'"Description":{_encode_compact(maintenance.description)}',
+        "EventSource": f'"EventSource":"{maintenance.source.value}"',
+        "DurationInSeconds": f'"DurationInSeconds":{maintenance.duration_s}',
     }
-    return {name: f'"{name.removeprefix("preview ")}":{_encode_compact(value)}' for name, value in content.items()}
 
 
 def _encode_not_before(status: EventStatus, not_before: datetime | None, *, is_iso: bool) -> str:
