@@ -24,6 +24,7 @@ import uvicorn
 from forewarn.actuators import Actuator, Simulate
 from forewarn.auth import Tokens, operator_token
 from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock
+from forewarn.commit import threaded
 from forewarn.config import Settings
 from forewarn.control import Context, make_control_app
 from forewarn.core.inventory import Inventory
@@ -31,7 +32,7 @@ from forewarn.core.model import Host, VirtualMachine
 from forewarn.core.progress import Retry
 from forewarn.endpoint import MetadataApp, MetadataServer
 from forewarn.endpoint.traffic import Limits, Traffic
-from forewarn.engine import Engine, threaded
+from forewarn.engine import Engine
 from forewarn.errors import ConfigError, ForewarnError, ServerError
 from forewarn.feed import Feed
 from forewarn.identity import Identity

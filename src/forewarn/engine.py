@@ -1,60 +1,23 @@
-"""Decide, commit, act.
-
-Every command runs the same way: in one transaction, on the writer's thread, it loads a working set, lets the pure core
-decide, settles what follows, and commits. Only then are the new documents published and anybody told. What the command
-needs to know of the present moment is read once, inside.
-
-A command is shielded: who asked for it may go away, but once begun it is carried out and published. A commit that
-failed may have succeeded all the same, when only the answer was lost; so the next command that gets through publishes
-the whole truth.
-"""
+"""All commands: what operators, VMs and the scheduler can have done. `forewarn.commit` says how each of them runs."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypeVar
 
-from forewarn.clock import Clock
+from forewarn.commit import Committer, Key, Truth, recall
 from forewarn.core import ending, planning, service, settlement
 from forewarn.core.approval import Approval, Approver, approve
-from forewarn.core.decision import Changes, Document, Draft, Rules, State
+from forewarn.core.decision import Changes, Draft, State
 from forewarn.core.inventory import Inventory, InventoryChange, apply_inventory
 from forewarn.core.model import Audience, EntryKind, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.core.progress import Failure, Progress, Retry, advance
 from forewarn.core.request import Request
-from forewarn.errors import IdempotencyMismatch, NotFound, StoreUnavailable
-from forewarn.feed import Feed
-from forewarn.identity import Identity
-from forewarn.store.contract import Outcome, Reader, Store, Transaction
+from forewarn.errors import NotFound
+from forewarn.store.contract import Reader, Transaction
 
-__all__ = ["Due", "Engine", "IdSource", "Key", "Runner", "inline", "threaded"]
-
-T = TypeVar("T")
-
-_Truth = tuple[Inventory, list[Document]]
-
-Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a blocking function somewhere and hands back its result."""
-
-
-class IdSource(Protocol):
-    """Makes ids: ``"event"`` gives an upper-case GUID, ``"maintenance"`` a short lower-case id."""
-
-    def __call__(self, kind: str) -> str:
-        """A new id."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """An ``Idempotency-Key`` and the fingerprint of the request it came with."""
-
-    key: str
-    fingerprint: str
+__all__ = ["Due", "Engine"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,61 +35,8 @@ class Due:
     has_more: bool = False
 
 
-async def inline(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
-    """Run it right here: for tests and virtual time, where order must never vary."""
-    return function()
-
-
-def threaded(executor: ThreadPoolExecutor) -> Runner:
-    """Run it on a thread of `executor`, so that the event loop never waits for a disk."""
-
-    async def run(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
-        return await asyncio.get_running_loop().run_in_executor(executor, function)
-
-    return run
-
-
-class Engine:
-    """All commands.
-
-    Args:
-        store: The truth.
-        clock: The time.
-        feed: Where documents are published.
-        identity: Told about a new inventory.
-        rules: Settings of the core.
-        new_id: Source of ids.
-        write: Runs write transactions, one after the other.
-        read: Runs reads.
-        waiting_max: Most changes that may wait for the database; one more is refused.
-    """
-
-    def __init__(  # noqa: PLR0913 - the parts it is put together from
-        self,
-        *,
-        store: Store,
-        clock: Clock,
-        feed: Feed,
-        identity: Identity,
-        rules: Rules,
-        new_id: IdSource,
-        write: Runner = inline,
-        read: Runner = inline,
-        waiting_max: int = 10_000,
-    ) -> None:
-        self.clock = clock
-        self.rules = rules
-        self.feed = feed
-        self.identity = identity
-        self._store = store
-        self._new_id = new_id
-        self._write = write
-        self._read = read
-        self._waiting_max = waiting_max
-        self._lock = asyncio.Lock()
-        self._commands: set[asyncio.Task[Any]] = set()
-        self._is_in_doubt = False
-        self.listeners: list[Callable[[Changes], None]] = []
+class Engine(Committer):
+    """All commands."""
 
     # Operators
 
@@ -229,7 +139,7 @@ class Engine:
         Raises:
             IdempotencyMismatch: The key came with another request.
         """
-        return key is not None and await self.read(lambda reader: _recall(reader, key)) is not None
+        return key is not None and await self.read(lambda reader: recall(reader, key)) is not None
 
     async def note_clock(self, by: timedelta, *, actor: str, key: Key | None = None) -> None:
         """Write into the ledger that an operator advanced the virtual clock."""
@@ -268,12 +178,12 @@ class Engine:
         """Fill the feed and the identity from the store; silence while the service was down does not count."""
         now = self.clock.now()
 
-        def work(tx: Transaction) -> _Truth:
+        def work(tx: Transaction) -> Truth:
             threshold = now - self.rules.disable_after + self.rules.restart_grace
             tx.touch({audience.key: threshold for audience in tx.silent(threshold, 1_000_000)})
             return tx.inventory(), list(tx.documents())
 
-        def publish(result: _Truth) -> None:
+        def publish(result: Truth) -> None:
             self.identity.load(result[0])
             self.feed.reload(result[1])
 
@@ -372,46 +282,6 @@ class Engine:
             forgotten += count
         return forgotten
 
-    # Reading
-
-    async def read(self, function: Callable[[Reader], T]) -> T:
-        """Run a read on the reader's thread."""
-
-        def work() -> T:
-            with self._store.read() as reader:
-                return function(reader)
-
-        result: T = await self._read(work)
-        return result
-
-    # How every command runs
-
-    async def _maintenances(
-        self, load: Callable[[Transaction], State], decide: Callable[[Draft], list[str]], *, actor: str, key: Key | None
-    ) -> list[Maintenance]:
-        """A command that answers with maintenances, and can be repeated under an ``Idempotency-Key``."""
-
-        def work(tx: Transaction) -> tuple[list[Maintenance], Changes]:
-            known = _recall(tx, key)
-            if known is not None:
-                found = [tx.maintenance(i) for i in known["maintenances"]]
-                return [m for m in found if m is not None], Changes()
-            draft = self._draft(load(tx), tx, actor)
-            ids = decide(draft)
-            settlement.settle(draft)
-            changes = draft.finish()
-            tx.save(changes)
-            if key is not None:
-                content = {"maintenances": ids}
-                tx.keep_outcome(Outcome(key=key.key, fingerprint=key.fingerprint, content=content, at=draft.now))
-            return [draft.maintenances[i] for i in ids], changes
-
-        def publish(result: tuple[list[Maintenance], Changes]) -> list[Maintenance]:
-            self._publish(result[1])
-            return result[0]
-
-        return await self._command(work, publish)
-
     async def _one(
         self,
         maintenance_id: str,
@@ -436,79 +306,6 @@ class Engine:
             msg = f"maintenance {maintenance_id!r} does not exist any more"
             raise NotFound(msg, id=maintenance_id)
         return found[0]
-
-    async def _decide(self, load: Callable[[Transaction], State], decide: Callable[[Draft], T], *, actor: str) -> T:
-        def work(tx: Transaction) -> tuple[T, Changes]:
-            draft = self._draft(load(tx), tx, actor)
-            result = decide(draft)
-            settlement.settle(draft)
-            changes = draft.finish()
-            if not changes.is_empty:
-                tx.save(changes)
-            return result, changes
-
-        def publish(result: tuple[T, Changes]) -> T:
-            self._publish(result[1])
-            return result[0]
-
-        return await self._command(work, publish)
-
-    async def _command(self, work: Callable[[Transaction], Any], publish: Callable[[Any], T]) -> T:
-        """One transaction and its publication, in the order of commits, whoever stops waiting for it."""
-
-        def transact() -> tuple[_Truth | None, Any]:
-            with self._store.write() as tx:
-                truth = (tx.inventory(), list(tx.documents())) if self._is_in_doubt else None
-                result = work(tx)
-                self._is_in_doubt = True
-            self._is_in_doubt = False
-            return truth, result
-
-        async def run() -> T:
-            async with self._lock:
-                truth, result = await self._write(transact)
-                if truth is not None:
-                    self.identity.load(truth[0])
-                    self.feed.reload(truth[1])
-                return publish(result)
-
-        if len(self._commands) >= self._waiting_max:
-            msg = f"{len(self._commands)} changes are waiting for the database already (commands_max)"
-            raise StoreUnavailable(msg)
-        task = asyncio.get_running_loop().create_task(run())
-        self._commands.add(task)
-        task.add_done_callback(self._commands.discard)
-        return await asyncio.shield(task)
-
-    async def drain(self) -> None:
-        """Wait for the commands under way; for the end of the service."""
-        await asyncio.gather(*self._commands, return_exceptions=True)
-
-    def _draft(self, state: State, tx: Transaction, actor: str) -> Draft:
-        return Draft(
-            state,
-            now=self.clock.now(),
-            rules=self.rules,
-            new_id=self._new_id,
-            new_sequence=tx.next_sequence,
-            actor=actor,
-        )
-
-    def _publish(self, changes: Changes) -> None:
-        self.feed.publish(changes.documents)
-        if not changes.is_empty:
-            for listener in self.listeners:
-                listener(changes)
-
-
-def _recall(tx: Reader, key: Key | None) -> dict[str, Any] | None:
-    known = None if key is None else tx.outcome(key.key)
-    if known is None or key is None:
-        return None
-    if known.fingerprint != key.fingerprint:
-        msg = "this Idempotency-Key came with another request before: use a new key"
-        raise IdempotencyMismatch(msg)
-    return known.content
 
 
 def _active_until(audience: Audience) -> datetime:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from forewarn.clock import VirtualClock
+from forewarn.commit import Key
 from forewarn.core.decision import Rules
 from forewarn.core.model import EntryKind, MaintenanceState
-from forewarn.engine import Key
 from forewarn.errors import Conflict, IdempotencyMismatch, NotFound, StoreUnavailable
 from forewarn.scheduler import Pace
 from forewarn.store import SqlStore

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from forewarn.clock import VirtualClock
+from forewarn.commit import Key
 from forewarn.core.decision import Rules
 from forewarn.core.model import (
     Entry,
@@ -28,7 +29,6 @@ from forewarn.core.model import (
     audience_key,
 )
 from forewarn.core.request import Request
-from forewarn.engine import Key
 from forewarn.errors import CallerError, StoreUnavailable
 from forewarn.ids import SeededIds
 from forewarn.scheduler import Pace

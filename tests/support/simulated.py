@@ -14,12 +14,13 @@ from typing import Any
 
 from forewarn.actuators import Actuator, Simulate
 from forewarn.clock import Clock, VirtualClock
+from forewarn.commit import Key
 from forewarn.core.approval import Approval, Approver
 from forewarn.core.decision import Rules
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Entry, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.request import Request
-from forewarn.engine import Engine, Key
+from forewarn.engine import Engine
 from forewarn.feed import Channel, Feed
 from forewarn.identity import Identity
 from forewarn.ids import SeededIds

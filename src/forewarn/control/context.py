@@ -13,9 +13,10 @@ from fastapi.security import HTTPBearer
 
 from forewarn.auth import Tokens
 from forewarn.clock import Clock
+from forewarn.commit import Key
 from forewarn.core.decision import Changes
 from forewarn.core.model import Event, Maintenance
-from forewarn.engine import Engine, Key
+from forewarn.engine import Engine
 from forewarn.errors import InvalidRequest, NotFound
 from forewarn.metrics import Metrics
 from forewarn.scheduler import Scheduler

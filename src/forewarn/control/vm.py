@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from forewarn.commit import Key
 from forewarn.control.context import Actor, Context, ContextOf, IdempotencyKey, show_all
 from forewarn.core.model import VirtualMachine, audience_key
 from forewarn.core.request import Request
-from forewarn.engine import Key
 from forewarn.errors import NotFound
 from forewarn.store.contract import Reader
 from forewarn.wire.control import MaintenanceOut, OperationIn, PageOut, VmOut

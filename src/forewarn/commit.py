@@ -1,0 +1,224 @@
+"""Decide, commit, publish: how every command runs.
+
+In one transaction, on the writer's thread, a command loads a working set, lets the pure core decide, settles what
+follows, and commits. Only then are the new documents published and anybody told, in the order of the commits.
+
+A command is shielded: who asked for it may go away, but once begun it is carried out and published. A commit that
+failed may have succeeded all the same, when only the answer was lost; so the next command that gets through publishes
+the whole truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from forewarn.clock import Clock
+from forewarn.core import settlement
+from forewarn.core.decision import Changes, Document, Draft, Rules, State
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Maintenance
+from forewarn.errors import IdempotencyMismatch, StoreUnavailable
+from forewarn.feed import Feed
+from forewarn.identity import Identity
+from forewarn.store.contract import Outcome, Reader, Store, Transaction
+
+__all__ = ["Committer", "IdSource", "Key", "Runner", "Truth", "inline", "recall", "threaded"]
+
+T = TypeVar("T")
+
+Truth = tuple[Inventory, list[Document]]
+"""All that the endpoint shows: the inventory and the documents."""
+
+Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a blocking function somewhere and hands back its result."""
+
+
+class IdSource(Protocol):
+    """Makes ids: ``"event"`` gives an upper-case GUID, ``"maintenance"`` a short lower-case id."""
+
+    def __call__(self, kind: str) -> str:
+        """A new id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """An ``Idempotency-Key`` and the fingerprint of the request it came with."""
+
+    key: str
+    fingerprint: str
+
+
+async def inline(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
+    """Run it right here: for tests and virtual time, where order must never vary."""
+    return function()
+
+
+def threaded(executor: ThreadPoolExecutor) -> Runner:
+    """Run it on a thread of `executor`, so that the event loop never waits for a disk."""
+
+    async def run(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
+        return await asyncio.get_running_loop().run_in_executor(executor, function)
+
+    return run
+
+
+class Committer:
+    """Carries out transactions and publishes what they changed.
+
+    Args:
+        store: The truth.
+        clock: The time.
+        feed: Where documents are published.
+        identity: Told about a new inventory.
+        rules: Settings of the core.
+        new_id: Source of ids.
+        write: Runs write transactions, one after the other.
+        read: Runs reads.
+        waiting_max: Most changes that may wait for the database; one more is refused.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts it is put together from
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        feed: Feed,
+        identity: Identity,
+        rules: Rules,
+        new_id: IdSource,
+        write: Runner = inline,
+        read: Runner = inline,
+        waiting_max: int = 10_000,
+    ) -> None:
+        self.clock = clock
+        self.rules = rules
+        self.feed = feed
+        self.identity = identity
+        self._store = store
+        self._new_id = new_id
+        self._write = write
+        self._read = read
+        self._waiting_max = waiting_max
+        self._lock = asyncio.Lock()
+        self._commands: set[asyncio.Task[Any]] = set()
+        self._is_in_doubt = False
+        self.listeners: list[Callable[[Changes], None]] = []
+
+    async def read(self, function: Callable[[Reader], T]) -> T:
+        """Run a read on the reader's thread."""
+
+        def work() -> T:
+            with self._store.read() as reader:
+                return function(reader)
+
+        result: T = await self._read(work)
+        return result
+
+    async def _maintenances(
+        self, load: Callable[[Transaction], State], decide: Callable[[Draft], list[str]], *, actor: str, key: Key | None
+    ) -> list[Maintenance]:
+        """A command that answers with maintenances, and can be repeated under an ``Idempotency-Key``."""
+
+        def work(tx: Transaction) -> tuple[list[Maintenance], Changes]:
+            known = recall(tx, key)
+            if known is not None:
+                found = [tx.maintenance(i) for i in known["maintenances"]]
+                return [m for m in found if m is not None], Changes()
+            draft = self._draft(load(tx), tx, actor)
+            ids = decide(draft)
+            settlement.settle(draft)
+            changes = draft.finish()
+            tx.save(changes)
+            if key is not None:
+                content = {"maintenances": ids}
+                tx.keep_outcome(Outcome(key=key.key, fingerprint=key.fingerprint, content=content, at=draft.now))
+            return [draft.maintenances[i] for i in ids], changes
+
+        def publish(result: tuple[list[Maintenance], Changes]) -> list[Maintenance]:
+            self._publish(result[1])
+            return result[0]
+
+        return await self._command(work, publish)
+
+    async def _decide(self, load: Callable[[Transaction], State], decide: Callable[[Draft], T], *, actor: str) -> T:
+        def work(tx: Transaction) -> tuple[T, Changes]:
+            draft = self._draft(load(tx), tx, actor)
+            result = decide(draft)
+            settlement.settle(draft)
+            changes = draft.finish()
+            if not changes.is_empty:
+                tx.save(changes)
+            return result, changes
+
+        def publish(result: tuple[T, Changes]) -> T:
+            self._publish(result[1])
+            return result[0]
+
+        return await self._command(work, publish)
+
+    async def _command(self, work: Callable[[Transaction], Any], publish: Callable[[Any], T]) -> T:
+        """One transaction and its publication, in the order of commits, whoever stops waiting for it."""
+
+        def transact() -> tuple[Truth | None, Any]:
+            with self._store.write() as tx:
+                truth = (tx.inventory(), list(tx.documents())) if self._is_in_doubt else None
+                result = work(tx)
+                self._is_in_doubt = True
+            self._is_in_doubt = False
+            return truth, result
+
+        async def run() -> T:
+            async with self._lock:
+                truth, result = await self._write(transact)
+                if truth is not None:
+                    self.identity.load(truth[0])
+                    self.feed.reload(truth[1])
+                return publish(result)
+
+        if len(self._commands) >= self._waiting_max:
+            msg = f"{len(self._commands)} changes are waiting for the database already (commands_max)"
+            raise StoreUnavailable(msg)
+        task = asyncio.get_running_loop().create_task(run())
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
+        return await asyncio.shield(task)
+
+    async def drain(self) -> None:
+        """Wait for the commands under way; for the end of the service."""
+        await asyncio.gather(*self._commands, return_exceptions=True)
+
+    def _draft(self, state: State, tx: Transaction, actor: str) -> Draft:
+        return Draft(
+            state,
+            now=self.clock.now(),
+            rules=self.rules,
+            new_id=self._new_id,
+            new_sequence=tx.next_sequence,
+            actor=actor,
+        )
+
+    def _publish(self, changes: Changes) -> None:
+        self.feed.publish(changes.documents)
+        if not changes.is_empty:
+            for listener in self.listeners:
+                listener(changes)
+
+
+def recall(reader: Reader, key: Key | None) -> dict[str, Any] | None:
+    """What the request under that key led to; None when it was not carried out yet.
+
+    Raises:
+        IdempotencyMismatch: The key came with another request.
+    """
+    known = None if key is None else reader.outcome(key.key)
+    if known is None or key is None:
+        return None
+    if known.fingerprint != key.fingerprint:
+        msg = "this Idempotency-Key came with another request before: use a new key"
+        raise IdempotencyMismatch(msg)
+    return known.content
