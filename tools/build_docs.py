@@ -134,7 +134,7 @@ def control_api() -> str:
     document = openapi_document()
     text = (
         "# Control API\n\nJSON over the control address, with `Authorization: Bearer TOKEN`. The whole description is served "
-        "at `/openapi.json`\nand, to look at, at `/docs`; `forewarn openapi` prints it. Changes take an `Idempotency-Key`.\n\n"
+        "at `/openapi.json`\nand, to look at, at `/docs`; `forewarn openapi` prints it. Changes take an `Idempotency-Key`: repeated under the same\nkey they are done once. Approving, applying an inventory and bringing a VM to the latest model are the same when repeated, with\nor without a key.\n\n"
     )
     text += _table("method", "path", "what it does", "answers")
     for path, methods in document["paths"].items():

@@ -119,7 +119,7 @@ def test_flag_comes_before_environment_before_file_before_default(
 def test_other_variables_of_forewarn_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREWARN_TOKEN", "x")
     monkeypatch.setenv("FOREWARN_CONTROL_URL", "http://127.0.0.1:1")
-    load_settings()
+    assert load_settings().control_listen == Settings().control_listen
 
 
 @pytest.mark.parametrize("name", ["clock_start", "user_operations_max", "rate_limit_per_s", "simulate_complete_after"])
