@@ -27,7 +27,7 @@ from forewarn.errors import InvalidRequest
 
 try:
     from yaml import CSafeLoader as _SafeLoader
-except ImportError:  # PyYAML without libyaml
+except ImportError:  # pragma: no cover - PyYAML without libyaml, as on some platforms
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
 __all__ = [

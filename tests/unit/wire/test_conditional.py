@@ -51,7 +51,7 @@ def test_a_tag_matches_exactly_when_the_incarnations_are_equal(form: str, told: 
     assert is_not_modified(form.format(told), current) == (told == current)
 
 
-@given(st.text().filter(lambda text: "7" not in text))
+@given(st.text().filter(lambda text: "7" not in text and "*" not in text))
 def test_no_text_without_the_incarnation_in_it_matches(header: str) -> None:
     """R14: whatever a client sends, it is read without an error."""
     assert not is_not_modified(header, 7)
