@@ -18,13 +18,14 @@ from pydantic_core import PydanticUndefined
 from forewarn import errors
 from forewarn.cli.main import app as cli
 from forewarn.cli.openapi import openapi_document
-from forewarn.config import Settings, format_span
+from forewarn.config import Settings
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
 from forewarn.core.lifecycle import EVENT_STATUS, TRANSITIONS
 from forewarn.core.model import ACTIVE_STATES, MaintenanceState
 from forewarn.endpoint.traffic import Limits, Traffic
 from forewarn.feed import Feed
 from forewarn.metrics import Metrics
+from forewarn.span import format_span
 from forewarn.wire.imds import VERSIONS, Dialect
 
 ROOT = Path(__file__).parent.parent

@@ -16,6 +16,11 @@
       + OtherSideError              502  somebody else's fault
       | + ActuatorError             502  an actuator could not carry out a maintenance
       | + ServerUnreachable         502  the control plane does not answer (raised by the CLI)
+      | + EndpointError             502  a metadata endpoint, in `forewarn.client`
+      | | + EndpointUnreachable     502  it does not answer: no connection, no answer in time, half an answer
+      | | + EndpointRefused         502  it answered with an error; nothing was approved
+      | | + BadAnswer               502  it answered 200, but the body says nothing
+      | + HookFailed                502  a command, webhook or built-in handler of the agent did not succeed
       + ServerError                 5xx  our fault or our machine's
         + StoreUnavailable          503  the database is locked, full or away; nothing was changed
         + StoreCorrupt              500  the database file is damaged or not ours
@@ -31,12 +36,17 @@ from typing import Any, ClassVar
 
 __all__ = [
     "ActuatorError",
+    "BadAnswer",
     "BelowMinimumNotice",
     "CallerError",
     "ConfigError",
     "Conflict",
+    "EndpointError",
+    "EndpointRefused",
+    "EndpointUnreachable",
     "Forbidden",
     "ForewarnError",
+    "HookFailed",
     "IdempotencyMismatch",
     "IllegalTransition",
     "InvalidRequest",
@@ -152,6 +162,36 @@ class ServerUnreachable(OtherSideError):
     """The control plane does not answer."""
 
     code = "server_unreachable"
+
+
+class EndpointError(OtherSideError):
+    """A metadata endpoint did not do what was asked of it."""
+
+    code = "endpoint_error"
+
+
+class EndpointUnreachable(EndpointError):
+    """It does not answer: no connection, no answer in time, or only half of one."""
+
+    code = "endpoint_unreachable"
+
+
+class EndpointRefused(EndpointError):
+    """It answered with an error; ``details["status"]`` is the HTTP status. Nothing was approved."""
+
+    code = "endpoint_refused"
+
+
+class BadAnswer(EndpointError):
+    """It answered 200, but its body says nothing about events."""
+
+    code = "bad_answer"
+
+
+class HookFailed(OtherSideError):
+    """A command, webhook or built-in handler of the agent did not succeed."""
+
+    code = "hook_failed"
 
 
 class ServerError(ForewarnError):

@@ -1,0 +1,50 @@
+"""What passes between the flow and the driver that carries it out: requests, answers, pauses.
+
+The flow is a generator. It yields a `Request` and is sent the `Answer`, or is thrown an `EndpointUnreachable`; it
+yields a `Pause` and is sent None once the time is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Answer", "Pause", "Request"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """An HTTP request to make.
+
+    Attributes:
+        path: With query; the driver knows the address.
+        timeout_s: For the answer, once connected.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back.
+
+    Attributes:
+        headers: Names in lower case.
+        elapsed_s: From the request to the last byte of the answer.
+    """
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """A time to let pass."""
+
+    seconds: float

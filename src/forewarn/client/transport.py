@@ -1,0 +1,202 @@
+"""HTTP requests carried out, by a thread or by a task. The library is httpcore: it knows no proxies unless told of one.
+
+Spec: R104
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import httpcore
+
+from forewarn import __version__
+from forewarn.client.exchange import Answer, Request
+from forewarn.errors import ConfigError, EndpointUnreachable
+
+__all__ = ["DEFAULT_URL", "AsyncHttp", "AsyncTransport", "Http", "Transport", "check_url"]
+
+DEFAULT_URL = "http://169.254.169.254"
+"""Where the endpoint is in a virtual network (R1)."""
+
+_CONNECT_TIMEOUT_S = 5.0
+_KEEPALIVE_S = 60.0
+_CONNECTIONS_MAX = 8
+_BODY_SIZE_BYTES_MAX = 16 << 20
+_FAILURES = (
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.TimeoutException,
+    httpcore.ProxyError,
+    httpcore.UnsupportedProtocol,
+    OSError,
+    TimeoutError,
+)
+
+
+class Transport(Protocol):
+    """Carries out requests, one after the other or from several threads."""
+
+    def send(self, request: Request) -> Answer:
+        """The answer.
+
+        Raises:
+            EndpointUnreachable: There was none, or not a whole one.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class AsyncTransport(Protocol):
+    """Carries out requests, also several at the same time."""
+
+    async def send(self, request: Request) -> Answer:
+        """The answer; may be cancelled.
+
+        Raises:
+            EndpointUnreachable: There was none, or not a whole one.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+def check_url(url: str) -> str:
+    """The URL without a slash at its end.
+
+    Raises:
+        ConfigError: It is not the address of an HTTP server.
+    """
+    if not _is_address(url) or "?" in url or "#" in url:
+        msg = f"{url!r} is not an endpoint: expected for example {DEFAULT_URL}"
+        raise ConfigError(msg)
+    return url.rstrip("/")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and "@" not in url
+    except ValueError:
+        return False
+
+
+class Http:
+    """A `Transport` over sockets, with kept connections.
+
+    Args:
+        url: The endpoint, without path.
+        source_address: Local address to ask from; None leaves it to the system.
+
+    Raises:
+        ConfigError: The URL is none.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, source_address: str | None = None) -> None:
+        self._url = check_url(url)
+        self._pool = httpcore.ConnectionPool(
+            local_address=source_address, max_connections=_CONNECTIONS_MAX, keepalive_expiry=_KEEPALIVE_S
+        )
+
+    def send(self, request: Request) -> Answer:
+        """Carry out one request."""
+        began_s = time.perf_counter()
+        try:
+            response = self._pool.handle_request(_encode(self._url, request))
+            try:
+                body = bytearray()
+                assert isinstance(response.stream, Iterable)  # noqa: S101 - httpcore's sync pool streams so
+                for chunk in response.stream:
+                    body += chunk
+                    _check_size(body)
+                    if time.perf_counter() - began_s > request.timeout_s + _CONNECT_TIMEOUT_S:
+                        raise TimeoutError
+            finally:
+                response.close()
+        except _FAILURES as error:
+            raise _unreachable(self._url, request, error) from error
+        return _decode(response, bytes(body), time.perf_counter() - began_s)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()
+
+
+class AsyncHttp:
+    """An `AsyncTransport` over sockets, with kept connections; see `Http`."""
+
+    def __init__(self, url: str = DEFAULT_URL, source_address: str | None = None) -> None:
+        self._url = check_url(url)
+        self._pool = httpcore.AsyncConnectionPool(
+            local_address=source_address, max_connections=_CONNECTIONS_MAX, keepalive_expiry=_KEEPALIVE_S
+        )
+
+    async def send(self, request: Request) -> Answer:
+        """Carry out one request."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            async with asyncio.timeout(request.timeout_s + _CONNECT_TIMEOUT_S):
+                response = await self._pool.handle_async_request(_encode(self._url, request))
+                try:
+                    body = bytearray()
+                    async for chunk in response.aiter_stream():
+                        body += chunk
+                        _check_size(body)
+                finally:
+                    await response.aclose()
+        except _FAILURES as error:
+            raise _unreachable(self._url, request, error) from error
+        return _decode(response, bytes(body), loop.time() - began_s)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pool.aclose()
+
+
+def _encode(url: str, request: Request) -> httpcore.Request:
+    timeouts = {
+        "connect": _CONNECT_TIMEOUT_S,
+        "read": request.timeout_s,
+        "write": request.timeout_s,
+        "pool": request.timeout_s,
+    }
+    headers = {
+        "Host": urlsplit(url).netloc,
+        "User-Agent": f"forewarn/{__version__}",
+        "Accept": "application/json",
+        **({"Content-Length": str(len(request.body))} if request.body else {}),
+        **request.headers,
+    }
+    return httpcore.Request(
+        request.method,
+        url + request.path,
+        headers=list(headers.items()),
+        content=request.body or None,
+        extensions={"timeout": timeouts},
+    )
+
+
+def _decode(response: httpcore.Response, body: bytes, elapsed_s: float) -> Answer:
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+    return Answer(status=response.status, headers=headers, body=body, elapsed_s=elapsed_s)
+
+
+def _check_size(body: bytearray) -> None:
+    if len(body) > _BODY_SIZE_BYTES_MAX:
+        msg = f"the answer is longer than {_BODY_SIZE_BYTES_MAX} bytes"
+        raise httpcore.ProtocolError(msg)
+
+
+def _unreachable(url: str, request: Request, error: Exception) -> EndpointUnreachable:
+    timed_out = isinstance(error, httpcore.TimeoutException | TimeoutError)
+    reason = f"no answer within {request.timeout_s:g} s" if timed_out else str(error) or type(error).__name__
+    return EndpointUnreachable(f"the metadata endpoint {url} does not answer: {reason}", url=url)

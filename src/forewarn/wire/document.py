@@ -1,0 +1,179 @@
+"""The document as its readers see it: whatever an endpoint answers, read with tolerance (R105).
+
+`imds` writes documents and knows what each api-version holds. This reads them, also those of endpoints that are not
+Forewarn's: unknown members and types are taken, missing ones get a default, and what says nothing raises `NoDocument`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+__all__ = ["Document", "Event", "NoDocument", "decode_document", "decode_moment", "encode_approval"]
+
+T = TypeVar("T")
+
+_PREVIEW = "2017-03-01"
+_UNKNOWN_DURATION_S = -1
+_EVENTS_MAX = 10_000
+
+
+class NoDocument(ValueError):
+    """A body that does not say which events there are; the message is the reason.
+
+    It must not be read as "no events": whoever does, takes every event for ended.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A scheduled event, as its document shows it.
+
+    Attributes:
+        id: EventId in upper case; the same for the whole life of the event (R30).
+        type: EventType: ``Freeze``, ``Reboot``, ``Redeploy``, ``Preempt``, ``Terminate``, or one that is not known
+            yet (R31).
+        status: EventStatus: ``Scheduled`` or ``Started`` (R35).
+        resources: Names of the affected VMs (R33).
+        not_before: When it may start, UTC; None once it has started, or when the document does not say (R36).
+        description: Empty where the api-version has none (R37).
+        source: ``Platform`` or ``User``; empty where the api-version has none (R38).
+        duration_s: Expected impact in seconds; 0 none, -1 unknown (R39).
+        resource_type: ``VirtualMachine`` (R32).
+    """
+
+    id: str
+    type: str
+    status: str
+    resources: tuple[str, ...] = ()
+    not_before: datetime | None = None
+    description: str = ""
+    source: str = ""
+    duration_s: int = _UNKNOWN_DURATION_S
+    resource_type: str = "VirtualMachine"
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the impact may happen at any moment."""
+        return self.status == "Started"
+
+    @property
+    def duration(self) -> timedelta | None:
+        """Expected impact; None when nobody knows."""
+        return timedelta(seconds=self.duration_s) if self.duration_s >= 0 else None
+
+    def affects(self, vm: str) -> bool:
+        """Whether it hits that VM; names are compared as they are written (R60, W7)."""
+        return vm in self.resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """All current events of the VM's scope.
+
+    Attributes:
+        incarnation: Another number when something has changed; it may start over (R42, R46). None: not said.
+        events: In the order of the document.
+    """
+
+    incarnation: int | None
+    events: tuple[Event, ...] = ()
+
+    def get(self, event_id: str) -> Event | None:
+        """The event of that id, in any case."""
+        wanted = event_id.upper()
+        return next((event for event in self.events if event.id == wanted), None)
+
+
+def decode_document(body: bytes, version: str = "2020-07-01") -> Document:
+    """Read what a GET answered.
+
+    Args:
+        body: As received; UTF-8 with or without BOM, whatever its Content-Type said.
+        version: The api-version that was asked for: names in 2017-03-01 carry a ``_`` that is taken off (R20).
+
+    Raises:
+        NoDocument: It is empty, no JSON, or has no array ``Events``.
+
+    Spec: R25, R41, R105
+    """
+    if not body.strip():
+        msg = "the body is empty"
+        raise NoDocument(msg)
+    try:
+        content = json.loads(body.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        msg = "the body is not JSON"
+        raise NoDocument(msg) from error
+    events = content.get("Events") if isinstance(content, dict) else None
+    if not isinstance(events, list):
+        msg = "the body has no array Events"
+        raise NoDocument(msg)
+    if len(events) > _EVENTS_MAX:
+        msg = f"the body has {len(events)} events, at most {_EVENTS_MAX} are read"
+        raise NoDocument(msg)
+    found: dict[str, Event] = {}
+    for item in events:
+        event = _event(item, version)
+        if event is not None:
+            found.setdefault(event.id, event)
+    return Document(incarnation=_whole(content.get("DocumentIncarnation"), None), events=tuple(found.values()))
+
+
+def _event(item: Any, version: str) -> Event | None:  # noqa: ANN401 - whatever stood in the JSON
+    """One event; None for what has no EventId, since nobody could approve it or tell it from another."""
+    event_id = _text(item.get("EventId")).strip() if isinstance(item, dict) else ""
+    if not event_id:
+        return None
+    names = item.get("Resources")
+    resources = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    if version == _PREVIEW:
+        resources = [name.removeprefix("_") for name in resources]
+    return Event(
+        id=event_id.upper(),
+        type=_text(item.get("EventType")),
+        status=_text(item.get("EventStatus")),
+        resources=tuple(dict.fromkeys(resources)),
+        not_before=decode_moment(_text(item.get("NotBefore"))),
+        description=_text(item.get("Description")),
+        source=_text(item.get("EventSource")),
+        duration_s=_whole(item.get("DurationInSeconds"), _UNKNOWN_DURATION_S),
+        resource_type=_text(item.get("ResourceType")) or "VirtualMachine",
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _whole(value: object, otherwise: T) -> int | T:
+    """The whole number, also where it came as digits."""
+    if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+
+def decode_moment(text: str) -> datetime | None:
+    """A moment in RFC 1123 or ISO 8601, in UTC; None for what is neither, as for an empty NotBefore (R21, R36)."""
+    text = text.strip()
+    if not text:
+        return None
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            moment = read(text)
+        except (ValueError, TypeError, IndexError, OverflowError):
+            continue
+        try:
+            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        except OverflowError:
+            return None
+    return None
+
+
+def encode_approval(event_ids: Iterable[str]) -> bytes:
+    """The body of a POST that approves these events (R47)."""
+    return json.dumps({"StartRequests": [{"EventId": event_id} for event_id in event_ids]}).encode()
