@@ -30,7 +30,6 @@ _SERVER_LIBRARIES = frozenset(
         "alembic",
         "fastapi",
         "httptools",
-        "prometheus_client",
         "sqlalchemy",
         "starlette",
         "structlog",

@@ -142,6 +142,10 @@ class Conversation:
         """The api-version in use; an older one after the endpoint has refused a newer (R15)."""
         return self._versions[0]
 
+    def forget(self) -> None:
+        """Take the next document for a new one: whoever begins to follow is told what there is."""
+        self.document = None
+
     # One question each
 
     def fetch(self) -> Flow[Document]:
@@ -194,7 +198,7 @@ class Conversation:
         rushes = 0
         since_refresh_s = 0.0
         may_hold = self.pace.wait_s > 0
-        self.document = None  # Whoever begins to follow is told what there is, whatever was fetched before.
+        self.forget()
         while True:
             is_conditional = self.document is not None and not failures and since_refresh_s < self.pace.refresh_s
             try:

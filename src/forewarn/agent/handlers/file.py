@@ -1,0 +1,95 @@
+"""Touch a file, remove a file: for health checks that look whether it is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from forewarn.agent.handlers.contract import Handler, Occasion
+from forewarn.errors import HookFailed
+
+__all__ = ["File"]
+
+
+class File(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="file"):
+    """A file that is there while the VM should get no work, or one that is there while it should.
+
+    Attributes:
+        touch: Made by `prepare`, removed by `undo`; not if it was there before.
+        remove: Removed by `prepare`, made again, with what it held, by `undo`.
+    """
+
+    touch: str = ""
+    remove: str = ""
+
+    def __post_init__(self) -> None:
+        """Check what types cannot say.
+
+        Raises:
+            ValueError: It names no file, or two.
+        """
+        if bool(self.touch) == bool(self.remove):
+            msg = "the handler file has exactly one of touch and remove"
+            raise ValueError(msg)
+
+    async def prepare(self, occasion: Occasion) -> None:
+        if "existed" not in occasion.memory:
+            held = await asyncio.to_thread(_content, self._path)
+            await occasion.remember(existed=held is not None, content=held or "")
+        await asyncio.to_thread(_write if self.touch else _remove, self._path)
+
+    async def undo(self, occasion: Occasion) -> None:
+        existed = occasion.memory.get("existed")
+        if existed is None:
+            return
+        if existed:
+            await asyncio.to_thread(_write, self._path, occasion.memory.get("content", ""))
+        else:
+            await asyncio.to_thread(_remove, self._path)
+
+    def explain(self) -> Sequence[str]:
+        return [f"make the file {self.touch}" if self.touch else f"remove the file {self.remove}"]
+
+    @property
+    def _path(self) -> Path:
+        return Path(self.touch or self.remove)
+
+
+_SIZE_BYTES_MAX = 64 << 10
+
+
+def _content(path: Path) -> str | None:
+    """What the file holds; None when there is none."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_SIZE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        msg = f"cannot read {path}: {error.strerror}"
+        raise HookFailed(msg) from error
+    if len(content) > _SIZE_BYTES_MAX:
+        msg = f"{path} is larger than the {_SIZE_BYTES_MAX} bytes that could be put back"
+        raise HookFailed(msg)
+    return content.decode("latin-1")
+
+
+def _write(path: Path, content: str | None = None) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            path.touch()
+        else:
+            path.write_bytes(content.encode("latin-1"))
+    except OSError as error:
+        msg = f"cannot write {path}: {error.strerror}"
+        raise HookFailed(msg) from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        msg = f"cannot remove {path}: {error.strerror}"
+        raise HookFailed(msg) from error

@@ -1,0 +1,226 @@
+"""What there is to do about an event now: a pure function of what is known and the time.
+
+It looks at levels, not at edges: asked again after a restart, a lost message or a step of the clock, it comes to the
+same conclusion. Three rules:
+
+1. Nothing is approved before it is prepared, unless the rule says so.
+2. What was begun is undone once the event is gone, and not before.
+3. There is one step at a time, and a step before the approval ends by NotBefore less the margin.
+
+Spec: R75 to R81, R100 to R104
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from forewarn.agent.record import Approval, Record, RunState
+from forewarn.agent.rule import Step
+from forewarn.agent.together import PeerState, Verdict
+
+__all__ = [
+    "Action",
+    "Approve",
+    "Begin",
+    "Forget",
+    "GiveUp",
+    "Judgement",
+    "ReportUnprepared",
+    "Stop",
+    "judge",
+    "standing",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Begin a step."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the step that is under way; it has failed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Count a step as failed without beginning it."""
+
+    step: Step
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Approve:
+    """Send the approval."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportUnprepared:
+    """Say that it started before this VM was prepared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nothing is left to do."""
+
+
+Action: TypeAlias = Begin | Stop | GiveUp | Approve | ReportUnprepared | Forget
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What to do, or what is waited for.
+
+    Attributes:
+        action: None: wait.
+        look_again_at: When time alone may change the judgement; None: never.
+        why: In words, for `agent status` and the log.
+    """
+
+    action: Action | None
+    look_again_at: datetime | None
+    why: str
+
+
+Agreement: TypeAlias = Callable[[Record, datetime | None], Verdict]
+"""Whether this VM approves, given the moment after which it is not worth while; see `together.may_approve`."""
+
+
+def judge(record: Record, now: datetime, margin: timedelta, agree: Agreement) -> Judgement:
+    """What there is to do about that event.
+
+    Args:
+        record: What is known.
+        now: The endpoint's time, as well as it is known.
+        margin: How long before NotBefore steps have to end.
+        agree: Whether this VM may approve for all that are named.
+    """
+    if record.gone_at is not None:
+        return _gone(record, now)
+    if record.started_at is not None:
+        return _started(record)
+    not_before = record.event.not_before
+    cutoff = None if not_before is None else not_before - margin
+    return _preparing(record, now, cutoff) or _approving(record, now, cutoff, agree)
+
+
+def standing(record: Record) -> PeerState:
+    """What this VM tells its peers of the event."""
+    is_given_up = record.has_failed(Step.PREPARE) and record.rule.on_failure == "hold"
+    if is_given_up or record.rule.approve == "never":
+        return PeerState.HELD if record.by_hand_at is None else PeerState.PREPARED
+    if not record.is_prepared and not record.has_failed(Step.PREPARE):
+        return PeerState.PREPARING
+    return PeerState.HELD if record.rule.approve == "by-hand" and record.by_hand_at is None else PeerState.PREPARED
+
+
+def _wait(why: str, until: datetime | None = None) -> Judgement:
+    return Judgement(None, until, why)
+
+
+def _do(action: Action, why: str) -> Judgement:
+    return Judgement(action, None, why)
+
+
+def _preparing(record: Record, now: datetime, cutoff: datetime | None) -> Judgement | None:
+    """What is left to do before an approval can be thought of; None: nothing."""
+    is_late = cutoff is not None and now >= cutoff
+    if record.running is not None:
+        if is_late:
+            return _do(Stop("NotBefore is near"), "no time is left")
+        return _wait(f"step {record.running} is running", cutoff)
+    if not record.rule.has_preparation or record.is_done(Step.PREPARE) or record.has_failed(Step.PREPARE):
+        return None
+    if is_late:
+        return _do(GiveUp(Step.PREPARE, "NotBefore is near"), "no time is left to prepare")
+    return _do(Begin(Step.PREPARE), "it is announced")
+
+
+def _approving(record: Record, now: datetime, cutoff: datetime | None, agree: Agreement) -> Judgement:
+    """What there is to do about the approval, now that preparing has come to an end."""
+    if record.approval is Approval.ACCEPTED:
+        return _wait("approved; it starts when all have approved, or at NotBefore")
+    if record.by_hand_at is None:
+        objection = _objection(record, cutoff, agree)
+        if objection is not None:
+            return objection
+    if record.rule.before_approval and not record.is_done(Step.BEFORE_APPROVAL):
+        if not record.has_failed(Step.BEFORE_APPROVAL) and (cutoff is None or now < cutoff):
+            return _do(Begin(Step.BEFORE_APPROVAL), "the approval is due")
+        if record.rule.on_failure == "hold" and record.by_hand_at is None:
+            return _wait("held: a hook before the approval failed; it starts at NotBefore")
+    if record.approve_again_at is not None and now < record.approve_again_at:
+        return _wait("the endpoint did not take the approval; it is sent again", record.approve_again_at)
+    return _do(Approve(), "ready")
+
+
+_UNWILLING = {
+    "never": "the rule never approves; it starts at NotBefore",
+    "by-hand": "waiting for `forewarn agent approve`",
+}
+
+
+def _objection(record: Record, cutoff: datetime | None, agree: Agreement) -> Judgement | None:
+    """Why nothing is approved yet; None: nothing stands against it."""
+    rule = record.rule
+    if rule.approve in _UNWILLING:
+        return _wait(_UNWILLING[rule.approve])
+    if record.has_failed(Step.PREPARE) and rule.on_failure == "hold":
+        return _wait("held: preparing failed; it starts at NotBefore")
+    verdict = agree(record, cutoff)
+    return None if verdict.may else _wait(verdict.why, verdict.at)
+
+
+def _started(record: Record) -> Judgement:
+    rule = record.rule
+    if rule.has_preparation and not record.is_done(Step.PREPARE) and not record.is_reported_unprepared:
+        return _do(ReportUnprepared(), "it started before this VM was prepared")
+    if record.running is not None:
+        return _wait(f"started; step {record.running} is running")
+    run = record.run(Step.STARTED)
+    has_work = bool(rule.started or (rule.handlers and record.has_begun_to_prepare))
+    if has_work and (run is None or run.state is RunState.INTERRUPTED):
+        return _do(Begin(Step.STARTED), "it has started")
+    return _wait("started; recovery begins when it is gone")
+
+
+def _gone(record: Record, now: datetime) -> Judgement:
+    ending = _ending(record, now)
+    running = record.running
+    if running is not None:
+        is_ending = running in {Step.RECOVER, Step.CANCELED}
+        return _wait(f"step {running} is running") if is_ending else _do(Stop("the event is gone"), "it is over")
+    ended = next((step for step in (Step.RECOVER, Step.CANCELED) if step in record.runs), None)
+    if ended is None:
+        return _do(Begin(ending) if _needs(record, ending) else Forget(), "it is gone")
+    if record.is_done(ended):
+        return _do(Forget(), "all is done")
+    if record.has_failed(ended):
+        return _wait(f"step {ended} failed; mend it, then run `forewarn agent recover`")
+    return _do(Begin(ended), "it was interrupted")
+
+
+def _ending(record: Record, now: datetime) -> Step:
+    """Whether it is over or was cancelled: one that was approved, or whose time had come, has happened."""
+    not_before = record.event.not_before
+    is_over = (
+        record.started_at is not None
+        or record.approval is Approval.ACCEPTED
+        or (not_before is not None and (record.gone_at or now) >= not_before)
+    )
+    return Step.RECOVER if is_over else Step.CANCELED
+
+
+def _needs(record: Record, ending: Step) -> bool:
+    """Whether there is anything to undo, or anybody wants to be told."""
+    if record.rule.has_preparation and not record.has_begun_to_prepare:
+        return ending is Step.RECOVER and bool(record.rule.recover)
+    return bool(record.has_begun_to_prepare or record.rule.hooks(ending))

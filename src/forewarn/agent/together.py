@@ -1,0 +1,149 @@
+"""Who approves an event that names several VMs: one approval counts for all of them (R50).
+
+No VM may make the others wait for ever: whatever the peers do or do not say, there is a moment at which somebody
+approves, and past NotBefore the platform no longer asks.
+
+Spec: R50, R103
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from forewarn.agent.codec import Span
+from forewarn.agent.record import Record
+
+__all__ = ["PeerState", "Report", "Together", "Verdict", "may_approve"]
+
+
+class PeerState(StrEnum):
+    """What a VM tells its peers of an event."""
+
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    HELD = "held"
+    """It does not want the event approved: preparing failed, or a person has to approve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a peer has said last of an event.
+
+    Attributes:
+        since: When it was heard first in this state.
+    """
+
+    state: PeerState
+    since: datetime
+
+
+class Together(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the VMs of one event agree.
+
+    Attributes:
+        mode: ``each``: whoever is ready approves for all; ``leader``: the first in Resources; ``primary`` and
+            ``secondary``: the one of a pair, and the one that steps in for it; ``all-prepared``: the leader, when
+            all have said that they are prepared.
+        secondary_after: How long a secondary waits for its primary once it is ready.
+        secondary_sources: Of which events a secondary steps in (R103).
+        deadline: ``all-prepared``: from the first sight of an event until it is approved without those who are silent.
+        stagger: How much later each next VM steps in for one that does not approve.
+        listen: Where peers reach this agent.
+        peers: Where each of the other VMs is reached, by its name.
+        secret_file: Holds the secret that all of them share.
+    """
+
+    mode: Literal["each", "leader", "primary", "secondary", "all-prepared"] = "leader"
+    secondary_after: Span = Span(minutes=1)
+    secondary_sources: tuple[Literal["Platform", "User"], ...] = ("User",)
+    deadline: Span = Span(minutes=5)
+    stagger: Span = Span(seconds=10)
+    listen: str = ""
+    peers: dict[str, str] = {}
+    secret_file: str = ""
+
+    def __post_init__(self) -> None:
+        """Check what types cannot say.
+
+        Raises:
+            ValueError: The mode needs settings that are missing.
+        """
+        if self.mode == "all-prepared" and not (self.listen and self.peers and self.secret_file):
+            msg = "mode = 'all-prepared' needs listen, peers and secret_file"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether this VM approves.
+
+    Attributes:
+        may: Now.
+        at: Otherwise, when to ask again if nothing changes; None: only a change can help.
+        why: In words.
+    """
+
+    may: bool
+    at: datetime | None = None
+    why: str
+
+
+def may_approve(  # noqa: PLR0913 - each is a fact of its own
+    record: Record, vm: str, together: Together, reports: Mapping[str, Report], now: datetime, cutoff: datetime | None
+) -> Verdict:
+    """Whether this VM, which is ready, sends the approval.
+
+    Args:
+        record: The event; it is Scheduled.
+        vm: This VM's name.
+        together: The mode and its spans.
+        reports: What each peer said of this event.
+        now: The present moment.
+        cutoff: After which it is not worth while any more, for NotBefore is near; None when there is no NotBefore.
+    """
+    event = record.event
+    if event.resources == (vm,):
+        return Verdict(may=True, why="it concerns this VM only")
+    match together.mode:
+        case "each" | "primary":
+            return Verdict(may=True, why="this VM approves for all")
+        case "secondary":
+            return _secondary(record, together, now)
+        case "leader":
+            leader = event.resources[0] if event.resources else vm
+            return Verdict(may=leader == vm, why=f"{leader} is the first in Resources and approves for all")
+        case "all-prepared":
+            return _all_prepared(record, vm, together, reports, now, cutoff)
+
+
+def _secondary(record: Record, together: Together, now: datetime) -> Verdict:
+    if record.event.source not in together.secondary_sources:
+        return Verdict(may=False, why=f"a secondary leaves events of source {record.event.source} to the primary")
+    at = (record.ready_at or record.seen_at) + together.secondary_after
+    return Verdict(may=now >= at, at=at, why="the primary has its time to approve first")
+
+
+def _all_prepared(  # noqa: PLR0913 - as above
+    record: Record, vm: str, together: Together, reports: Mapping[str, Report], now: datetime, cutoff: datetime | None
+) -> Verdict:
+    members = record.event.resources
+    if vm not in members:
+        return Verdict(may=False, why="the VMs that it concerns approve")
+    others = [name for name in members if name != vm]
+    held = [name for name in others if name in reports and reports[name].state is PeerState.HELD]
+    if held:
+        return Verdict(may=False, why=f"{', '.join(held)} wants it held")
+    late = members.index(vm) * together.stagger
+    missing = [name for name in others if name not in reports or reports[name].state is not PeerState.PREPARED]
+    if not missing:
+        complete_at = max([record.ready_at or record.seen_at, *(reports[name].since for name in others)])
+        return Verdict(may=now >= complete_at + late, at=complete_at + late, why="all are prepared")
+    deadline = record.seen_at + together.deadline
+    at = (deadline if cutoff is None else min(deadline, cutoff)) + late
+    return Verdict(may=now >= at, at=at, why=f"waiting for {', '.join(missing)}")

@@ -1,0 +1,76 @@
+"""Times of the week: ``Mon-Fri 22:00-06:00``."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, time, timedelta
+
+__all__ = ["Window"]
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_DAY = "|".join(_DAYS)
+_WINDOW = re.compile(rf"(?:((?:{_DAY})(?:[-,](?:{_DAY}))*)\s+)?(\d\d):(\d\d)-(\d\d):(\d\d)")
+_MIDNIGHT = 24
+
+
+class Window:
+    """A part of the week, in local time: ``22:00-06:00``, ``Sat,Sun 00:00-24:00`` or ``Mon-Fri 22:00-06:00``.
+
+    Args:
+        text: As one writes it.
+
+    Raises:
+        ValueError: It is none.
+    """
+
+    __slots__ = ("_begin", "_days", "_end", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        match = _WINDOW.fullmatch(text.strip())
+        days = None if match is None else _days(match[1])
+        try:
+            if match is None or days is None:
+                raise ValueError  # noqa: TRY301 - one message for all three reasons
+            self._begin, self._end = _clock(match[2], match[3]), _clock(match[4], match[5])
+        except ValueError:
+            msg = f"{text!r} is not a time window: expected for example 'Mon-Fri 22:00-06:00'"
+            raise ValueError(msg) from None
+        self._days = days
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Window) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"Window({self.text!r})"
+
+    def holds(self, moment: datetime) -> bool:
+        """Whether that local moment lies in it; one that goes past midnight belongs to the day on which it begins."""
+        clock = moment.time().replace(tzinfo=None)
+        if self._begin < self._end:
+            return moment.weekday() in self._days and self._begin <= clock < self._end
+        if clock >= self._begin:
+            return moment.weekday() in self._days
+        return clock < self._end and (moment - timedelta(days=1)).weekday() in self._days
+
+
+def _clock(hour: str, minute: str) -> time:
+    """A time of the day; 24:00 is the midnight that ends it."""
+    return time(0) if int(hour) == _MIDNIGHT and int(minute) == 0 else time(int(hour), int(minute))
+
+
+def _days(text: str | None) -> frozenset[int] | None:
+    """The days that are named, singly or as ranges; None when it makes no sense."""
+    if text is None:
+        return frozenset(range(len(_DAYS)))
+    days: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if dash and last not in _DAYS:
+            return None
+        begin, end = _DAYS.index(first), _DAYS.index(last or first)
+        days.update(day % len(_DAYS) for day in range(begin, end + 1 + (len(_DAYS) if end < begin else 0)))
+    return frozenset(days)

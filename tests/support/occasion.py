@@ -1,0 +1,83 @@
+"""An occasion for handlers in tests: it really runs commands, and remembers in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from forewarn.agent.handlers import Ran
+from forewarn.errors import HookFailed
+from forewarn.wire.document import Event
+
+__all__ = ["Occurring", "an_event"]
+
+
+def an_event(**members: Any) -> Event:  # noqa: ANN401 - members of an event
+    """A Freeze of the VM ``db``, with other members where they are given."""
+    given: dict[str, Any] = {
+        "id": "A123BC45-1234-5678-AB90-ABCDEF123456",
+        "type": "Freeze",
+        "status": "Scheduled",
+        "resources": ("db",),
+        "not_before": datetime(2030, 1, 1, 0, 15, tzinfo=UTC),
+        "source": "Platform",
+        "duration_s": 9,
+    }
+    return Event(**(given | members))
+
+
+class Occurring:
+    """An `Occasion`.
+
+    Attributes:
+        commands: What was run, in order.
+        said: What was logged.
+    """
+
+    def __init__(self, event: Event | None = None, vm: str = "db", environment: dict[str, str] | None = None) -> None:
+        self.event = event or an_event()
+        self.vm = vm
+        self.memory: dict[str, Any] = {}
+        self.commands: list[tuple[str, ...]] = []
+        self.said: list[str] = []
+        self._environment = environment
+
+    async def remember(self, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+        self.memory = json.loads(json.dumps(self.memory | facts))
+
+    async def run(
+        self, *command: str, stdin: bytes = b"", timeout_s: float | None = None, is_checked: bool = True
+    ) -> Ran:
+        self.commands.append(command)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=self._environment,
+            )
+        except OSError as error:
+            msg = f"cannot run {command[0]}: {error.strerror}"
+            raise HookFailed(msg) from error
+        try:
+            async with asyncio.timeout(timeout_s or 60):
+                output, errors = await process.communicate(stdin)
+        except TimeoutError as error:
+            process.kill()
+            await process.wait()
+            msg = f"{command[0]} took longer than {timeout_s} s"
+            raise HookFailed(msg) from error
+        ran = Ran(status=process.returncode or 0, output=output.decode(), errors=errors.decode())
+        if is_checked and ran.status:
+            msg = f"{command[0]} ended with status {ran.status}: {ran.errors.strip()}"
+            raise HookFailed(msg)
+        return ran
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def log(self, text: str) -> None:
+        self.said.append(text)
