@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,15 @@ def test_a_long_poll_is_answered_when_the_document_changes(service: Running, vm:
             assert other.ask(post(approval(event["EventId"]))).status == 200
         assert wire.read().json["Events"][0]["EventStatus"] == "Started"
     assert service.held(vm) == 0
+
+
+def test_a_held_answer_carries_the_date_at_which_it_is_sent(service: Running, vm: Vm) -> None:
+    """X1, R8: a client may set its clock by it."""
+    with service.wire(vm) as wire:
+        answer = wire.ask(poll(1, "wait=3"))
+    age = datetime.now(UTC) - parsedate_to_datetime(answer.headers["date"])
+    assert (answer.status, answer.headers["preference-applied"]) == (304, "wait")
+    assert age < timedelta(seconds=2)
 
 
 def test_every_poll_of_every_vm_of_the_scope_is_woken(service: Running) -> None:

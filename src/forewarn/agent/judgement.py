@@ -30,6 +30,7 @@ __all__ = [
     "Judgement",
     "ReportUnprepared",
     "Stop",
+    "ending",
     "judge",
     "standing",
 ]
@@ -46,6 +47,7 @@ class Begin:
 class Stop:
     """End the step that is under way; it has failed."""
 
+    step: Step
     reason: str
 
 
@@ -104,7 +106,7 @@ def judge(record: Record, now: datetime, margin: timedelta, agree: Agreement) ->
         agree: Whether this VM may approve for all that are named.
     """
     if record.gone_at is not None:
-        return _gone(record, now)
+        return _gone(record)
     if record.started_at is not None:
         return _started(record)
     not_before = record.event.not_before
@@ -134,9 +136,9 @@ def _preparing(record: Record, now: datetime, cutoff: datetime | None) -> Judgem
     """What is left to do before an approval can be thought of; None: nothing."""
     is_late = cutoff is not None and now >= cutoff
     if record.running is not None:
-        if is_late:
-            return _do(Stop("NotBefore is near"), "no time is left")
-        return _wait(f"step {record.running} is running", cutoff)
+        if is_late and not record.is_stopping:
+            return _do(Stop(record.running, "NotBefore is near"), "no time is left")
+        return _wait(f"step {record.running} is running", None if is_late else cutoff)
     if not record.rule.has_preparation or record.is_done(Step.PREPARE) or record.has_failed(Step.PREPARE):
         return None
     if is_late:
@@ -144,7 +146,9 @@ def _preparing(record: Record, now: datetime, cutoff: datetime | None) -> Judgem
     return _do(Begin(Step.PREPARE), "it is announced")
 
 
-def _approving(record: Record, now: datetime, cutoff: datetime | None, agree: Agreement) -> Judgement:
+def _approving(  # noqa: PLR0911 - one return for each thing that may be waited for
+    record: Record, now: datetime, cutoff: datetime | None, agree: Agreement
+) -> Judgement:
     """What there is to do about the approval, now that preparing has come to an end."""
     if record.approval is Approval.ACCEPTED:
         return _wait("approved; it starts when all have approved, or at NotBefore")
@@ -157,6 +161,8 @@ def _approving(record: Record, now: datetime, cutoff: datetime | None, agree: Ag
             return _do(Begin(Step.BEFORE_APPROVAL), "the approval is due")
         if record.rule.on_failure == "hold" and record.by_hand_at is None:
             return _wait("held: a hook before the approval failed; it starts at NotBefore")
+    if record.approval is Approval.SENDING:
+        return _wait("the approval is on its way")
     if record.approve_again_at is not None and now < record.approve_again_at:
         return _wait("the endpoint did not take the approval; it is sent again", record.approve_again_at)
     return _do(Approve(), "ready")
@@ -192,15 +198,17 @@ def _started(record: Record) -> Judgement:
     return _wait("started; recovery begins when it is gone")
 
 
-def _gone(record: Record, now: datetime) -> Judgement:
-    ending = _ending(record, now)
+def _gone(record: Record) -> Judgement:
     running = record.running
     if running is not None:
-        is_ending = running in {Step.RECOVER, Step.CANCELED}
-        return _wait(f"step {running} is running") if is_ending else _do(Stop("the event is gone"), "it is over")
+        may_go_on = record.is_stopping or running in {Step.RECOVER, Step.CANCELED}
+        return (
+            _wait(f"step {running} is running") if may_go_on else _do(Stop(running, "the event is gone"), "it is over")
+        )
     ended = next((step for step in (Step.RECOVER, Step.CANCELED) if step in record.runs), None)
     if ended is None:
-        return _do(Begin(ending) if _needs(record, ending) else Forget(), "it is gone")
+        step = ending(record)
+        return _do(Begin(step) if _needs(record, step) else Forget(), "it is gone")
     if record.is_done(ended):
         return _do(Forget(), "all is done")
     if record.has_failed(ended):
@@ -208,19 +216,19 @@ def _gone(record: Record, now: datetime) -> Judgement:
     return _do(Begin(ended), "it was interrupted")
 
 
-def _ending(record: Record, now: datetime) -> Step:
-    """Whether it is over or was cancelled: one that was approved, or whose time had come, has happened."""
+def ending(record: Record) -> Step:
+    """The last step of an event that is gone: whoever saw it approved, or its time come, must take it for over."""
     not_before = record.event.not_before
     is_over = (
         record.started_at is not None
         or record.approval is Approval.ACCEPTED
-        or (not_before is not None and (record.gone_at or now) >= not_before)
+        or (not_before is not None and record.gone_at is not None and record.gone_at >= not_before)
     )
     return Step.RECOVER if is_over else Step.CANCELED
 
 
-def _needs(record: Record, ending: Step) -> bool:
+def _needs(record: Record, step: Step) -> bool:
     """Whether there is anything to undo, or anybody wants to be told."""
     if record.rule.has_preparation and not record.has_begun_to_prepare:
-        return ending is Step.RECOVER and bool(record.rule.recover)
-    return bool(record.has_begun_to_prepare or record.rule.hooks(ending))
+        return step is Step.RECOVER and bool(record.rule.recover)
+    return bool(record.has_begun_to_prepare or record.rule.hooks(step))

@@ -18,6 +18,9 @@ class RunState(StrEnum):
     """How far a step has come."""
 
     RUNNING = "running"
+    STOPPING = "stopping"
+    """It was told to end before its time, and has failed once it has."""
+
     DONE = "done"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
@@ -41,6 +44,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tries: How often it was begun; 0 when it was given up before.
         reason: Why it failed; empty otherwise.
+        output: The end of what its hooks printed.
     """
 
     state: RunState
@@ -48,6 +52,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: datetime | None = None
     tries: int = 1
     reason: str = ""
+    output: str = ""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +105,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def running(self) -> Step | None:
         """The step that is under way; there is one at a time."""
-        return next((step for step, run in self.runs.items() if run.state is RunState.RUNNING), None)
+        under_way = {RunState.RUNNING, RunState.STOPPING}
+        return next((step for step, run in self.runs.items() if run.state in under_way), None)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the step that is under way was told to end."""
+        return any(run.state is RunState.STOPPING for run in self.runs.values())
 
     @property
     def is_prepared(self) -> bool:

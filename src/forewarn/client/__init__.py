@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from forewarn.client.change import Change, ChangeKind, diff
 from forewarn.client.client import AsyncClient, Client
-from forewarn.client.flow import API_VERSIONS, Missed, Pace, Seen
+from forewarn.client.flow import API_VERSIONS, Missed, Seen
+from forewarn.client.pace import Pace
 from forewarn.client.transport import DEFAULT_URL
 from forewarn.errors import BadAnswer, EndpointError, EndpointRefused, EndpointUnreachable
 from forewarn.wire.document import Document, Event

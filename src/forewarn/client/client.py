@@ -11,7 +11,8 @@ from typing import Self, TypeAlias, TypeVar
 
 from forewarn.client.change import Change
 from forewarn.client.exchange import Answer, Pause, Request
-from forewarn.client.flow import API_VERSIONS, Conversation, Flow, Missed, Pace, Seen
+from forewarn.client.flow import API_VERSIONS, Conversation, Flow, Missed, Seen
+from forewarn.client.pace import Pace
 from forewarn.client.transport import DEFAULT_URL, AsyncHttp, AsyncTransport, Http, Transport
 from forewarn.errors import EndpointUnreachable
 from forewarn.wire.document import Document, Event
@@ -22,7 +23,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 _Came: TypeAlias = Answer | EndpointUnreachable | None
-"""What came of a request, or None after a pause."""
+"""What came of a request; None after a pause, and to begin with."""
 
 _Endless: TypeAlias = Generator[Request | Pause | S, Answer | None, None]
 
@@ -118,14 +119,14 @@ class Client:
 
     def _finish(self, flow: Flow[T]) -> T:
         """Carry out a flow to its end."""
-        step: Request | Pause = next(flow)
+        came: _Came = None
         while True:
-            came = self._perform(step)
             try:
                 step = _resume(flow, came)
             except StopIteration as end:
                 result: T = end.value
                 return result
+            came = self._perform(step)
 
     def _run(self, flow: _Endless[S]) -> Iterator[S]:
         """Carry out a flow that has no end, and hand on what it tells."""
@@ -208,14 +209,14 @@ class AsyncClient:
         await self.close()
 
     async def _finish(self, flow: Flow[T]) -> T:
-        step: Request | Pause = next(flow)
+        came: _Came = None
         while True:
-            came = await self._perform(step)
             try:
                 step = _resume(flow, came)
             except StopIteration as end:
                 result: T = end.value
                 return result
+            came = await self._perform(step)
 
     async def _run(self, flow: _Endless[S]) -> AsyncGenerator[S]:
         step = next(flow)

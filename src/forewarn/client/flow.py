@@ -1,7 +1,7 @@
 """How one talks to a scheduled-events endpoint, as generators that do no I/O.
 
-`Conversation` holds what one request teaches the next: the api-version that the endpoint takes, whether it holds long
-polls, the last document. Its methods are generators over `exchange`; `Client` and `AsyncClient` are short drivers.
+`Conversation` holds what one request teaches the next: the api-version that the endpoint takes, and how long it may
+need for an answer. Its methods are generators over `exchange`; `Client` and `AsyncClient` are short drivers.
 
 Spec: R15, R23, R66, R97, R100 to R105, X1
 """
@@ -9,6 +9,7 @@ Spec: R15, R23, R66, R97, R100 to R105, X1
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,8 @@ from typing import TypeAlias, TypeVar
 
 from forewarn.client.change import Change, diff
 from forewarn.client.exchange import Answer, Pause, Request
+from forewarn.client.pace import Pace
+from forewarn.client.rhythm import Rhythm
 from forewarn.errors import BadAnswer, EndpointError, EndpointRefused, EndpointUnreachable
 from forewarn.wire.document import Document, NoDocument, decode_document, decode_moment, encode_approval
 
@@ -34,51 +37,9 @@ _PATH = "/metadata/scheduledevents"
 _NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 _METADATA = {"Metadata": "true"}
 _NAME_LENGTH_MAX = 256
-_DIGITS_MAX = 6
-_RUSHES_MAX = 5
-"""After so many changes in a row that each came at once, the endpoint is given a pause."""
+_SAID_LENGTH_MAX = 300
 
-_HELD_MIN_S = 0.05
-"""An endpoint that claims to hold requests and answers sooner than this, unchanged, is asked at intervals instead."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How often to ask, and how long to wait.
-
-    Attributes:
-        poll_interval_s: From one poll to the next (R97); above 0.
-        wait_s: How long to ask the endpoint to hold a request until something changes (X1); 0 for never, at most 300.
-        first_timeout_s: For an answer while none has come yet: enabling may take two minutes (R67, R104).
-        timeout_s: For every answer after that.
-        retry_for_s: How long `fetch` and `approve` go on after 410, 429, 5xx or no answer (R66, R104).
-        retry_min_s: First pause after a failure; it doubles each time.
-        retry_max_s: Longest pause. Short, because the notice of a Preempt is 30 s (R71).
-        refresh_s: How often a document is asked for outright, even where the endpoint says that nothing changed.
-    """
-
-    poll_interval_s: float = 1.0
-    wait_s: float = 20.0
-    first_timeout_s: float = 130.0
-    timeout_s: float = 10.0
-    retry_for_s: float = 70.0
-    retry_min_s: float = 0.5
-    retry_max_s: float = 8.0
-    refresh_s: float = 300.0
-
-    def retry_after(self, failures: int, headers: Mapping[str, str], chance: float) -> float:
-        """The pause after so many failures in a row, in seconds.
-
-        Args:
-            failures: 1 for the first.
-            headers: Of the answer; ``Retry-After`` in seconds is honoured within the limits.
-            chance: 0 to 1; spreads the pauses of many clients over the upper half.
-        """
-        asked = headers.get("retry-after", "").strip()
-        if asked.isdecimal() and len(asked) < _DIGITS_MAX:
-            return min(max(float(asked), self.retry_min_s), self.retry_max_s)
-        longest: float = min(self.retry_min_s * 2.0 ** min(failures - 1, 30), self.retry_max_s)
-        return longest * (0.5 + 0.5 * chance)
+_log = logging.getLogger("forewarn.client")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,31 +76,34 @@ Watching: TypeAlias = Generator[Request | Pause | Seen | Missed, Answer | None, 
 
 
 class Conversation:
-    """One client's talk with one endpoint.
+    """One client's talk with one endpoint. Its flows may run side by side: none takes anything from another.
 
     Args:
         pace: How often, how long.
         versions: Api-versions to try, in that order.
         chance: Gives numbers from 0 to 1, to spread retries.
 
-    Attributes:
-        document: The last one that was seen.
-        version: The api-version in use.
+    Raises:
+        ValueError: There is no api-version to try.
     """
 
     def __init__(self, pace: Pace, versions: Iterable[str], chance: Callable[[], float]) -> None:
         self.pace = pace
-        self.document: Document | None = None
-        self._versions = list(versions)
-        if not self._versions:
+        self._wanted = (versions,) if isinstance(versions, str) else tuple(versions)
+        if not self._wanted:
             msg = "at least one api-version is needed"
             raise ValueError(msg)
+        self._versions = self._wanted
         self._chance = chance
         self._has_answered = False
+        self._unanswered = 0
 
     @property
     def version(self) -> str:
-        """The api-version in use; an older one after the endpoint has refused a newer (R15)."""
+        """The api-version in use; an older one after the endpoint has refused a newer (R15).
+
+        When the endpoint has been away, the newest is tried again: it may come back as a newer one.
+        """
         return self._versions[0]
 
     def forget(self) -> None:
@@ -194,71 +158,82 @@ class Conversation:
 
         Where the endpoint holds requests until something changes, it is asked so; else at intervals (X1, R97).
         """
+        rhythm = Rhythm(self.pace)
+        known: Document | None = None
         failures = 0
-        rushes = 0
-        since_refresh_s = 0.0
-        may_hold = self.pace.wait_s > 0
-        self.forget()
         while True:
-            is_conditional = self.document is not None and not failures and since_refresh_s < self.pace.refresh_s
+            conditions = rhythm.conditions(None if failures else known)
             try:
-                answer = yield from self._get_answer(self._conditions(may_hold=may_hold) if is_conditional else {})
-                seen = self._read(answer)
+                answer, version = yield from self._get_answer(conditions)
+                if conditions and known is not None and answer.status == HTTPStatus.NOT_MODIFIED:
+                    document = known
+                else:
+                    document = self._read(answer, version)
             except EndpointError as error:
+                rhythm.missed(error)
                 failures += 1
-                pause_s = self.pace.retry_after(failures, error.details.get("headers", {}), self._chance())
+                pause_s = self._retry_after(failures, error)
                 yield Missed(error=error, failures=failures, retry_in_s=pause_s)
-                yield Pause(seconds=pause_s)
-                continue
-            failures = 0
-            since_refresh_s = since_refresh_s + answer.elapsed_s if is_conditional else 0.0
-            yield seen
-            was_held = answer.headers.get("preference-applied", "").startswith("wait")
-            rushes = rushes + 1 if seen.is_changed and may_hold else 0
-            if 0 < rushes <= _RUSHES_MAX:
-                continue  # What follows may come soon, and only a held request hears of it at once.
-            if not was_held or answer.elapsed_s < _HELD_MIN_S:
-                pause_s = max(self.pace.poll_interval_s - answer.elapsed_s, 0.0)
-                since_refresh_s += pause_s
+            else:
+                is_changed = document != known
+                known, failures = document, 0
+                pause_s = rhythm.seen(answer, is_changed=is_changed)
+                served_at = decode_moment(answer.headers.get("date", ""))
+                yield Seen(document=document, is_changed=is_changed, served_at=served_at)
+            if pause_s > 0:
                 yield Pause(seconds=pause_s)
 
     def watch(self) -> Generator[Request | Pause | Change, Answer | None, None]:
-        """The same, told as what became of each event; failures are retried silently."""
-        previous = None
+        """The same, told as what became of each event. Failures are retried; the log tells when they begin and end."""
+        previous: Document | None = None
+        is_away = False
         following = self.follow()
-        sent: Answer | None = None
-        thrown: EndpointUnreachable | None = None
+        step = next(following)
         while True:
-            step = following.send(sent) if thrown is None else following.throw(thrown)
-            sent, thrown = None, None
             if isinstance(step, Seen):
+                if is_away:
+                    _log.info("the metadata endpoint answers again")
+                is_away = False
                 if step.is_changed:
                     yield from diff(previous, step.document)
                     previous = step.document
-            elif not isinstance(step, Missed):
+                step = next(following)
+            elif isinstance(step, Missed):
+                if not is_away:
+                    _log.warning("%s; asking again until it answers", step.error)
+                is_away = True
+                step = next(following)
+            else:
                 try:
-                    sent = yield step
+                    came = yield step
                 except EndpointUnreachable as error:
-                    thrown = error
+                    step = following.throw(error)
+                else:
+                    step = following.send(came)
 
     # Inside
 
     @property
     def _limit(self) -> float:
-        return self.pace.timeout_s if self._has_answered else self.pace.first_timeout_s
+        return self.pace.timeout_after(self._unanswered) if self._has_answered else self.pace.first_timeout_s
+
+    def _retry_after(self, failures: int, error: EndpointError) -> float:
+        return self.pace.retry_after(failures, error.details.get("headers", {}), self._chance())
 
     def _ask(self, request: Request) -> Flow[Answer]:
         try:
             answer = yield request
         except EndpointUnreachable:
-            self._has_answered = False  # It may have been restarted, and need its two minutes again.
+            self._unanswered += 1
+            self._versions = self._wanted
             raise
         assert answer is not None  # noqa: S101 - a driver sends the answer to a request
+        self._unanswered = 0
         return answer
 
     def _persist(self, attempt: Callable[[], Flow[T]]) -> Flow[T]:
         """Try until it succeeds, is refused for good, or the time for retries is over."""
-        waited_s = 0.0
+        spent_s = 0.0
         failures = 0
         while True:
             try:
@@ -267,99 +242,98 @@ class Conversation:
                 failures += 1
                 if not _is_passing(error):
                     raise
-                pause_s = self.pace.retry_after(failures, error.details.get("headers", {}), self._chance())
-                if waited_s + pause_s > self.pace.retry_for_s:
+                pause_s = self._retry_after(failures, error)
+                spent_s += error.details.get("elapsed_s", 0.0) + pause_s
+                if spent_s > self.pace.retry_for_s:
                     raise
-            waited_s += pause_s
             yield Pause(seconds=pause_s)
 
     def _get(self) -> Flow[Document]:
-        answer = yield from self._get_answer({})
-        return self._read(answer).document
+        return self._read(*(yield from self._get_answer({})))
 
-    def _get_answer(self, conditions: Mapping[str, str]) -> Flow[Answer]:
-        """The answer to a GET, in the newest api-version that the endpoint takes."""
+    def _get_answer(self, conditions: Mapping[str, str]) -> Flow[tuple[Answer, str]]:
+        """The answer to a GET, and its api-version: the newest that the endpoint takes."""
         while True:
-            is_held = "Prefer" in conditions
+            version = self.version
             answer = yield from self._ask(
                 Request(
                     method="GET",
-                    path=f"{_PATH}?api-version={self.version}",
+                    path=f"{_PATH}?api-version={version}",
                     headers={**_METADATA, **conditions},
-                    timeout_s=self._limit + (self.pace.wait_s if is_held else 0.0),
+                    timeout_s=self._limit + (self.pace.hold_s if "Prefer" in conditions else 0.0),
                 )
             )
-            if not self._negotiate(answer):
-                return answer
+            if not self._negotiate(answer, version):
+                return answer, version
 
     def _post(self, body: bytes) -> Flow[None]:
         while True:
+            version = self.version
             answer = yield from self._ask(
                 Request(
                     method="POST",
-                    path=f"{_PATH}?api-version={self.version}",
+                    path=f"{_PATH}?api-version={version}",
                     headers={**_METADATA, "Content-Type": "application/json"},
                     body=body,
-                    timeout_s=self._limit,
+                    # An approval enables nothing: it waits for two minutes only where no answer is known yet.
+                    timeout_s=self.pace.timeout_s if self._has_answered else self.pace.first_timeout_s,
                 )
             )
-            if answer.status == HTTPStatus.OK:
+            if answer.status in _ACCEPTED:
                 self._has_answered = True
                 return
-            if not self._negotiate(answer):
+            if not self._negotiate(answer, version):
                 raise _refused(answer, "an approval")
 
-    def _negotiate(self, answer: Answer) -> bool:
-        """Whether the endpoint refused the api-version, and an older one is left to ask in (R15, R64)."""
-        if answer.status not in {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND} or len(self._versions) == 1:
+    def _negotiate(self, answer: Answer, version: str) -> bool:
+        """Whether the endpoint refused the api-version, and another one is left to ask in (R15, R64)."""
+        if answer.status not in {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND}:
             return False
         content = _json_object(answer.body)
         text = str(content.get("error", "")).lower()
         if "api-version" not in text and "invalid version" not in text:
             return False
-        taken = content.get("newest-versions")
+        if version != self.version:
+            return True  # Another flow has learned of it meanwhile.
         older = self._versions[1:]
-        named = [version for version in older if isinstance(taken, list) and version in taken]
-        self._versions = older[older.index(named[0]) :] if named else older
-        return True
+        taken = content.get("newest-versions")
+        named = [name for name in older if isinstance(taken, list) and name in taken]
+        if older:
+            self._versions = older[older.index(named[0]) :] if named else older
+        return bool(older)
 
-    def _conditions(self, *, may_hold: bool) -> dict[str, str]:
-        document = self.document
-        if document is None or document.incarnation is None or not may_hold:
-            return {}
-        return {"If-None-Match": f'"{document.incarnation}"', "Prefer": f"wait={self.pace.wait_s:.0f}"}
-
-    def _read(self, answer: Answer) -> Seen:
-        """What an answer to a GET says.
+    def _read(self, answer: Answer, version: str) -> Document:
+        """The document that answers a GET in that api-version.
 
         Raises:
             EndpointRefused: It is an error.
             BadAnswer: It is a 200 that says nothing.
         """
-        served_at = decode_moment(answer.headers.get("date", ""))
-        if answer.status == HTTPStatus.NOT_MODIFIED and self.document is not None:
-            self._has_answered = True
-            return Seen(document=self.document, is_changed=False, served_at=served_at)
         if answer.status != HTTPStatus.OK:
             raise _refused(answer, "its document")
         try:
-            document = decode_document(answer.body, self.version)
+            document = decode_document(answer.body, version)
         except NoDocument as error:
             msg = f"the metadata endpoint answered 200, but {error}"
-            raise BadAnswer(msg) from error
+            raise BadAnswer(msg, elapsed_s=answer.elapsed_s) from error
         self._has_answered = True
-        is_changed = document != self.document
-        self.document = document
-        return Seen(document=document, is_changed=is_changed, served_at=served_at)
+        return document
 
 
 def _refused(answer: Answer, what: str) -> EndpointRefused:
-    said = str(_json_object(answer.body).get("error", "")).strip()
+    said = " ".join(str(_json_object(answer.body).get("error", "")).split())[:_SAID_LENGTH_MAX]
     text = f"the metadata endpoint answered {answer.status} for {what}"
     return EndpointRefused(
-        f"{text}: {said}" if said else text, status=answer.status, headers=dict(answer.headers), said=said
+        f"{text}: {said}" if said else text,
+        status=answer.status,
+        headers=dict(answer.headers),
+        said=said,
+        elapsed_s=answer.elapsed_s,
     )
 
+
+_ACCEPTED = range(HTTPStatus.OK, HTTPStatus.MULTIPLE_CHOICES)
+"""What an approval may be answered with. It is 200 (W4); others may think of 202 and 204 too."""
 
 _GONE_FOR_GOOD = range(HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR)
 _PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.GONE, HTTPStatus.TOO_MANY_REQUESTS})

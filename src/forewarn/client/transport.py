@@ -6,6 +6,7 @@ Spec: R104
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Iterable
 from typing import Protocol
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import httpcore
 
 from forewarn import __version__
+from forewarn.client.deadline import Deadline, DeadlineBackend
 from forewarn.client.exchange import Answer, Request
 from forewarn.errors import ConfigError, EndpointUnreachable
 
@@ -22,10 +24,19 @@ __all__ = ["DEFAULT_URL", "AsyncHttp", "AsyncTransport", "Http", "Transport", "c
 DEFAULT_URL = "http://169.254.169.254"
 """Where the endpoint is in a virtual network (R1)."""
 
-_CONNECT_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
+"""How long a connection may take that is not there yet."""
+
 _KEEPALIVE_S = 60.0
 _CONNECTIONS_MAX = 8
 _BODY_SIZE_BYTES_MAX = 16 << 20
+_PROBES = {"TCP_KEEPIDLE": 5, "TCP_KEEPALIVE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
+"""When a silent connection is probed, in seconds, and how often; names of options, which no system has all of.
+
+While a request is held nothing is sent. A VM that has been moved meanwhile, whose new host knows nothing of the
+connection, would go on waiting; so would one whose endpoint lost its power.
+"""
+
 _FAILURES = (
     httpcore.NetworkError,
     httpcore.ProtocolError,
@@ -84,7 +95,9 @@ def check_url(url: str) -> str:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and "@" not in url
+        is_printable = url.isascii() and url.isprintable() and " " not in url
+        host = (parts.hostname or "").encode("idna")  # refuses what the resolver would
+        return parts.scheme in {"http", "https"} and bool(host) and parts.port != 0 and "@" not in url and is_printable
     except ValueError:
         return False
 
@@ -95,34 +108,46 @@ class Http:
     Args:
         url: The endpoint, without path.
         source_address: Local address to ask from; None leaves it to the system.
+        connect_timeout_s: How long a new connection may take. The whole of a request may take that and its time-out.
 
     Raises:
         ConfigError: The URL is none.
     """
 
-    def __init__(self, url: str = DEFAULT_URL, source_address: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        source_address: str | None = None,
+        *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
         self._url = check_url(url)
+        self._connect_timeout_s = connect_timeout_s
+        self._deadline = Deadline()
         self._pool = httpcore.ConnectionPool(
-            local_address=source_address, max_connections=_CONNECTIONS_MAX, keepalive_expiry=_KEEPALIVE_S
+            local_address=source_address,
+            max_connections=_CONNECTIONS_MAX,
+            keepalive_expiry=_KEEPALIVE_S,
+            network_backend=DeadlineBackend(self._deadline),
+            socket_options=_probing(),
         )
 
     def send(self, request: Request) -> Answer:
         """Carry out one request."""
         began_s = time.perf_counter()
+        self._deadline.at_s = began_s + request.timeout_s + self._connect_timeout_s
         try:
-            response = self._pool.handle_request(_encode(self._url, request))
+            response = self._pool.handle_request(_encode(self._url, request, self._connect_timeout_s))
             try:
                 body = bytearray()
                 assert isinstance(response.stream, Iterable)  # noqa: S101 - httpcore's sync pool streams so
                 for chunk in response.stream:
                     body += chunk
                     _check_size(body)
-                    if time.perf_counter() - began_s > request.timeout_s + _CONNECT_TIMEOUT_S:
-                        raise TimeoutError
             finally:
                 response.close()
         except _FAILURES as error:
-            raise _unreachable(self._url, request, error) from error
+            raise _unreachable(self._url, error, time.perf_counter() - began_s) from error
         return _decode(response, bytes(body), time.perf_counter() - began_s)
 
     def close(self) -> None:
@@ -133,10 +158,20 @@ class Http:
 class AsyncHttp:
     """An `AsyncTransport` over sockets, with kept connections; see `Http`."""
 
-    def __init__(self, url: str = DEFAULT_URL, source_address: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        source_address: str | None = None,
+        *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
         self._url = check_url(url)
+        self._connect_timeout_s = connect_timeout_s
         self._pool = httpcore.AsyncConnectionPool(
-            local_address=source_address, max_connections=_CONNECTIONS_MAX, keepalive_expiry=_KEEPALIVE_S
+            local_address=source_address,
+            max_connections=_CONNECTIONS_MAX,
+            keepalive_expiry=_KEEPALIVE_S,
+            socket_options=_probing(),
         )
 
     async def send(self, request: Request) -> Answer:
@@ -144,8 +179,8 @@ class AsyncHttp:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
-            async with asyncio.timeout(request.timeout_s + _CONNECT_TIMEOUT_S):
-                response = await self._pool.handle_async_request(_encode(self._url, request))
+            async with asyncio.timeout(request.timeout_s + self._connect_timeout_s):
+                response = await self._pool.handle_async_request(_encode(self._url, request, self._connect_timeout_s))
                 try:
                     body = bytearray()
                     async for chunk in response.aiter_stream():
@@ -154,7 +189,7 @@ class AsyncHttp:
                 finally:
                     await response.aclose()
         except _FAILURES as error:
-            raise _unreachable(self._url, request, error) from error
+            raise _unreachable(self._url, error, loop.time() - began_s) from error
         return _decode(response, bytes(body), loop.time() - began_s)
 
     async def close(self) -> None:
@@ -162,9 +197,17 @@ class AsyncHttp:
         await self._pool.aclose()
 
 
-def _encode(url: str, request: Request) -> httpcore.Request:
+def _probing() -> list[httpcore.SOCKET_OPTION]:
+    """Socket options that find out when the other side is gone."""
+    options: list[httpcore.SOCKET_OPTION] = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    numbers = ((getattr(socket, name, None), value) for name, value in _PROBES.items())
+    options += [(socket.IPPROTO_TCP, number, value) for number, value in numbers if number is not None]
+    return options
+
+
+def _encode(url: str, request: Request, connect_timeout_s: float) -> httpcore.Request:
     timeouts = {
-        "connect": _CONNECT_TIMEOUT_S,
+        "connect": connect_timeout_s,
         "read": request.timeout_s,
         "write": request.timeout_s,
         "pool": request.timeout_s,
@@ -196,7 +239,26 @@ def _check_size(body: bytearray) -> None:
         raise httpcore.ProtocolError(msg)
 
 
-def _unreachable(url: str, request: Request, error: Exception) -> EndpointUnreachable:
-    timed_out = isinstance(error, httpcore.TimeoutException | TimeoutError)
-    reason = f"no answer within {request.timeout_s:g} s" if timed_out else str(error) or type(error).__name__
-    return EndpointUnreachable(f"the metadata endpoint {url} does not answer: {reason}", url=url)
+def _unreachable(url: str, error: Exception, elapsed_s: float) -> EndpointUnreachable:
+    if isinstance(error, httpcore.ConnectTimeout):
+        reason = f"no connection within {elapsed_s:.3g} s"
+    elif isinstance(error, httpcore.TimeoutException | TimeoutError):
+        reason = f"no answer within {elapsed_s:.3g} s"
+    else:
+        reason = _deepest(error)
+    return EndpointUnreachable(
+        f"the metadata endpoint {url} does not answer: {reason}",
+        url=url,
+        elapsed_s=elapsed_s,
+        timed_out=isinstance(error, httpcore.TimeoutException | TimeoutError),
+    )
+
+
+def _deepest(error: BaseException) -> str:
+    """What the innermost error says: the ones around it know less, or nothing."""
+    said = ""
+    cause: BaseException | None = error
+    while cause is not None:
+        said = str(cause) or said
+        cause = cause.__cause__ or cause.__context__
+    return said or type(error).__name__

@@ -76,7 +76,8 @@ class Traffic:
         date = format_datetime(now, usegmt=True).encode()
         self.stamp = b"date: " + date + b"\r\nserver: Forewarn\r\n"
         self.prefix = b"HTTP/1.1 200 OK\r\n" + self.stamp
-        self.headers = [(b"date", date), (b"server", b"Forewarn")]
+        # The same list each time: a request that is held holds on to it, and is answered with the date of its answer.
+        self.headers[:] = [(b"date", date), (b"server", b"Forewarn")]
 
     def learn(self, request: bytes, version: int, *, closes: bool, vm: str) -> None:
         """Remember that these bytes ask for a plain document of that version.

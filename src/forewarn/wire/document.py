@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 _PREVIEW = "2017-03-01"
 _UNKNOWN_DURATION_S = -1
+_DIGITS_MAX = 18
+_DURATION_S_MAX = timedelta.max // timedelta(seconds=1)
 _EVENTS_MAX = 10_000
 
 
@@ -64,7 +66,7 @@ class Event:
     @property
     def duration(self) -> timedelta | None:
         """Expected impact; None when nobody knows."""
-        return timedelta(seconds=self.duration_s) if self.duration_s >= 0 else None
+        return timedelta(seconds=min(self.duration_s, _DURATION_S_MAX)) if self.duration_s >= 0 else None
 
     def affects(self, vm: str) -> bool:
         """Whether it hits that VM; names are compared as they are written (R60, W7)."""
@@ -97,7 +99,7 @@ def decode_document(body: bytes, version: str = "2020-07-01") -> Document:
         version: The api-version that was asked for: names in 2017-03-01 carry a ``_`` that is taken off (R20).
 
     Raises:
-        NoDocument: It is empty, no JSON, or has no array ``Events``.
+        NoDocument: It is empty, no JSON, has no array ``Events``, or one of which nothing can be read.
 
     Spec: R25, R41, R105
     """
@@ -121,6 +123,9 @@ def decode_document(body: bytes, version: str = "2020-07-01") -> Document:
         event = _event(item, version)
         if event is not None:
             found.setdefault(event.id, event)
+    if events and not found:
+        msg = "none of its Events has an EventId"
+        raise NoDocument(msg)
     return Document(incarnation=_whole(content.get("DocumentIncarnation"), None), events=tuple(found.values()))
 
 
@@ -130,7 +135,7 @@ def _event(item: Any, version: str) -> Event | None:  # noqa: ANN401 - whatever 
     if not event_id:
         return None
     names = item.get("Resources")
-    resources = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    resources = [_text(name) for name in names if isinstance(name, str)] if isinstance(names, list) else []
     if version == _PREVIEW:
         resources = [name.removeprefix("_") for name in resources]
     return Event(
@@ -147,13 +152,18 @@ def _event(item: Any, version: str) -> Event | None:  # noqa: ANN401 - whatever 
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    """The text. What no file or environment can hold, half a surrogate pair or a NUL, becomes a question mark."""
+    return value.encode("utf-8", "replace").replace(b"\0", b"?").decode() if isinstance(value, str) else ""
 
 
 def _whole(value: object, otherwise: T) -> int | T:
-    """The whole number, also where it came as digits."""
-    if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
-        value = int(value)
+    """The whole number, also where it came as digits or with a decimal point."""
+    if isinstance(value, str):
+        digits = value.strip()
+        is_whole = digits.removeprefix("-").isdecimal() and len(digits) <= _DIGITS_MAX
+        return int(digits) if is_whole else otherwise
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else otherwise
     return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
 
 

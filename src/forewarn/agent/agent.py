@@ -1,0 +1,464 @@
+"""The agent: sees, judges, saves what it has decided, and only then acts.
+
+It goes round in one loop: something was seen, a step ended, a peer spoke, or time passed; then every event is judged
+anew. So a crash at any moment loses nothing that was begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Protocol
+
+from forewarn.agent.book import Book, facts
+from forewarn.agent.configuration import Configuration, local_time, to_local
+from forewarn.agent.judgement import Action, Approve, Begin, Forget, GiveUp, ReportUnprepared, Stop, judge, standing
+from forewarn.agent.metrics import AgentMetrics
+from forewarn.agent.record import Approval, Finished, Record, RunState
+from forewarn.agent.rule import Rule, Step, first_match
+from forewarn.agent.state import Memory
+from forewarn.agent.steps import Steps
+from forewarn.agent.together import PeerState, Report, Verdict, may_approve
+from forewarn.client import AsyncClient, Document, EndpointError, Event, Missed, Seen
+from forewarn.clock import Clock
+from forewarn.errors import HookFailed, NotFound
+
+__all__ = ["Agent", "Reports"]
+
+_log = logging.getLogger("forewarn.agent")
+
+_LOOK_AGAIN_MAX_S = 1.0
+"""Longest sleep while something depends on the time: the clock may be set meanwhile."""
+
+_ROUNDS_MAX = 16
+"""Most actions about one event in a row without anything happening in between."""
+
+_NAME_RETRY_S = 5.0
+_NAME_RETRY_LATER_S = 60.0
+_NAME_TRIES_BEFORE_FALLBACK = 3
+_APPROVE_RETRY_S_MAX = 8.0
+_SKEW_MIN = timedelta(seconds=3)
+_PATIENCE_S = 10.0
+_OUTPUT_KEPT = 4096
+
+
+class Reports(Protocol):
+    """What peers have said."""
+
+    def of(self, event_id: str) -> Mapping[str, Report]:
+        """Each peer's last word about that event, by the peer's name."""
+        ...
+
+
+class Agent:
+    """Watches one endpoint for one VM.
+
+    Args:
+        configuration: What to do.
+        client: Asks the endpoint; not closed by the agent.
+        clock: This machine's clock; the endpoint's is derived from it and from its answers.
+        steps: Carries out hooks and handlers.
+        memory: Keeps the state.
+        fallback_name: This VM's name when neither the configuration nor the endpoint says it.
+        reports: What peers have said; None without peers.
+
+    Attributes:
+        metrics: What it counts.
+        listeners: Called, on its event loop, whenever something may have changed.
+        last_error: Why the endpoint did not answer; empty when it did.
+        last_answer_at: When the endpoint answered last, on this machine's clock; None while it never did.
+    """
+
+    def __init__(  # noqa: PLR0913 - its ports
+        self,
+        configuration: Configuration,
+        *,
+        client: AsyncClient,
+        clock: Clock,
+        steps: Steps,
+        memory: Memory,
+        fallback_name: str = "",
+        reports: Reports | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.metrics = AgentMetrics(lambda: self.records, self.now)
+        self.listeners: list[Callable[[], None]] = []
+        self.last_error = ""
+        self.last_answer_at: datetime | None = None
+        self._rules = configuration.rules
+        self._zone = local_time(configuration.timezone)
+        self._client = client
+        self._clock = clock
+        self._steps = steps
+        self._fallback_name = fallback_name
+        self._reports = reports
+        self._skew = timedelta(0)
+        self._answered_s: float | None = None
+        self._document: Document | None = None
+        self._book = Book(
+            memory, self._choose, records_max=configuration.events_max, history_max=configuration.history_max
+        )
+        self._book.vm = configuration.name
+        self._works: dict[str, asyncio.Task[None]] = {}
+        self._whys: dict[str, str] = {}
+        self._wake = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+
+    # What it knows
+
+    @property
+    def vm(self) -> str:
+        """This VM's name; empty while nobody knows it."""
+        return self._book.vm
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """Events about which something is left to do."""
+        return self._book.records
+
+    @property
+    def finished(self) -> tuple[Finished, ...]:
+        """The last of those about which nothing is, oldest first."""
+        return self._book.finished
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the endpoint has answered lately."""
+        if self._answered_s is None:
+            return False
+        patience_s = (self.configuration.wait + 3 * self.configuration.poll_interval).total_seconds() + _PATIENCE_S
+        return asyncio.get_running_loop().time() - self._answered_s < patience_s
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether this VM should get no work."""
+        return any(record.rule.drains for record in self.records)
+
+    def why(self, event_id: str) -> str:
+        """What is waited for, in words."""
+        return self._whys.get(event_id, "")
+
+    def now(self) -> datetime:
+        """The endpoint's time, as well as it is known."""
+        return self._clock.now() + self._skew
+
+    def standings(self) -> dict[str, PeerState]:
+        """What this VM tells its peers: of each event that names it and others, and has not started."""
+        return {
+            record.event.id: standing(record)
+            for record in self.records
+            if record.gone_at is None
+            and record.started_at is None
+            and len(record.event.resources) > 1
+            and record.event.affects(self.vm)
+        }
+
+    def _choose(self, event: Event, now: datetime) -> Rule:
+        return first_match(self._rules, event, self.vm, to_local(now, self._zone))
+
+    # What operators say
+
+    def approve_by_hand(self, event_id: str | None) -> list[str]:
+        """Approve an event as an operator, or all that are not approved yet.
+
+        Returns:
+            The ids of the events.
+
+        Raises:
+            NotFound: There is no such event, or none at all.
+        """
+        ids = [
+            record.event.id
+            for record in self.records
+            if (event_id is None or record.event.id == event_id.upper())
+            and record.gone_at is None
+            and record.started_at is None
+            and record.approval is not Approval.ACCEPTED
+        ]
+        if not ids:
+            msg = f"no event {event_id} waits for approval" if event_id else "no event waits for approval"
+            raise NotFound(msg)
+        for each in ids:
+            self._book.change(each, by_hand_at=self.now())
+        self.wake()
+        return ids
+
+    def recover_again(self, event_id: str | None) -> list[str]:
+        """Run the recovery again where it failed.
+
+        Returns:
+            The ids of the events.
+
+        Raises:
+            NotFound: There is none.
+        """
+        ids = []
+        for record in self.records:
+            failed = {step for step in (Step.RECOVER, Step.CANCELED) if record.has_failed(step)}
+            if failed and (event_id is None or record.event.id == event_id.upper()):
+                self._book.change(record.event.id, runs={s: r for s, r in record.runs.items() if s not in failed})
+                ids.append(record.event.id)
+        if not ids:
+            msg = f"the recovery of event {event_id} did not fail" if event_id else "no recovery has failed"
+            raise NotFound(msg)
+        self.wake()
+        return ids
+
+    def wake(self) -> None:
+        """Judge anew, soon."""
+        self._wake.set()
+
+    # Its life
+
+    async def run(self) -> None:
+        """Watch, judge and act, until cancelled; steps under way are stopped then, and taken up at the next start.
+
+        Raises:
+            ConfigError: The state cannot be read.
+        """
+        self._book.load(self.now())
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            if not self.configuration.name:
+                group.create_task(self._learn_name())
+            group.create_task(self._follow())
+            await self._keep_judging()
+
+    async def _learn_name(self) -> None:
+        """Ask the endpoint what this VM is called, until it says so (R106)."""
+        failures = 0
+        while True:
+            try:
+                name = await self._client.name()
+            except EndpointError as error:
+                failures += 1
+                if failures == _NAME_TRIES_BEFORE_FALLBACK and not self.vm:
+                    _log.warning("%s; until it does, this VM takes itself for %r", error.message, self._fallback_name)
+                    self._rename(self._fallback_name)
+                is_early = failures < _NAME_TRIES_BEFORE_FALLBACK
+                await asyncio.sleep(_NAME_RETRY_S if is_early else _NAME_RETRY_LATER_S)
+            else:
+                self._rename(name)
+                return
+
+    def _rename(self, name: str) -> None:
+        if name and name != self.vm:
+            _log.info("this VM is %s", name)
+            self._book.rename(name)
+            self._take_in()
+
+    async def _follow(self) -> None:
+        """Take in what the endpoint says."""
+        async with contextlib.aclosing(self._client.follow()) as seen:
+            async for observation in seen:
+                if isinstance(observation, Seen):
+                    self._note_answer(observation)
+                else:
+                    self._note_failure(observation)
+
+    def _note_answer(self, seen: Seen) -> None:
+        self.last_answer_at = self._clock.now()
+        self._answered_s = asyncio.get_running_loop().time()
+        self.metrics.polled(self.last_answer_at)
+        if self.last_error:
+            _log.info("the metadata endpoint answers again")
+            self.last_error = ""
+        if seen.served_at is not None:
+            # The header has whole seconds, and was written a moment ago: a small difference is none.
+            skew = seen.served_at - self.last_answer_at
+            self._skew = skew if abs(skew) >= _SKEW_MIN else timedelta(0)
+        if seen.is_changed:
+            self._document = seen.document
+            self._take_in()
+
+    def _note_failure(self, missed: Missed) -> None:
+        self.metrics.missed()
+        self.last_error = missed.error.message
+        if missed.failures & (missed.failures - 1) == 0:  # the first, second, fourth, eighth ... in a row
+            _log.warning("%s (%d in a row)", missed.error.message, missed.failures)
+
+    def _take_in(self) -> None:
+        """Bring the book up to the document, once it is known who this VM is: rules ask for it."""
+        if self._document is not None and self.vm:
+            self._book.see(self._document, self.now())
+            self.wake()
+
+    # Judging
+
+    async def _keep_judging(self) -> None:
+        while True:
+            self._wake.clear()
+            look_again_at = self._settle()
+            for listener in self.listeners:
+                listener()
+            timeout_s = None
+            if look_again_at is not None:
+                timeout_s = min(max((look_again_at - self.now()).total_seconds(), 0.0) + 0.001, _LOOK_AGAIN_MAX_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._wake.wait()
+
+    def _settle(self) -> datetime | None:
+        """Judge every event, save what was decided, then carry it out; hands back when to look again."""
+        effects: list[Callable[[], object]] = []
+        looks = [self._settle_one(record.event.id, effects) for record in self.records]
+        if self._book.is_dirty:
+            self._save()
+        for effect in effects:
+            effect()
+        return min((look for look in looks if look is not None), default=None)
+
+    def _settle_one(self, event_id: str, effects: list[Callable[[], object]]) -> datetime | None:
+        """Judge one event until there is nothing to do but wait."""
+        for _ in range(_ROUNDS_MAX):
+            if event_id not in self._book:
+                return None
+            judgement = judge(self._book[event_id], self.now(), self.configuration.margin, self._agree)
+            self._whys[event_id] = judgement.why
+            if judgement.action is None:
+                return judgement.look_again_at
+            effect = self._decide(self._book[event_id], judgement.action)
+            if effect is not None:
+                effects.append(effect)
+        _log.error("event %s does not come to rest; this is a bug", event_id)
+        return self.now() + timedelta(seconds=_LOOK_AGAIN_MAX_S)
+
+    def _agree(self, record: Record, cutoff: datetime | None) -> Verdict:
+        reports = self._reports.of(record.event.id) if self._reports is not None else {}
+        return may_approve(record, self.vm, self.configuration.together, reports, self.now(), cutoff)
+
+    def _decide(self, record: Record, action: Action) -> Callable[[], object] | None:
+        """Write down what the action changes, and hand back what is to be done once that is saved."""
+        event_id = record.event.id
+        effect: Callable[[], object] | None = None
+        match action:
+            case Begin(step):
+                begun = self._book.begin_run(event_id, step, self.now())
+                _log.info("event %s: step %s begins", event_id, step, extra=facts(record))
+                effect = partial(self._begin, begun, step)
+            case Stop(step, reason):
+                self._book.change_run(event_id, step, state=RunState.STOPPING, reason=reason)
+                effect = self._works[event_id].cancel
+            case GiveUp(step, reason):
+                self._book.give_up_run(event_id, step, reason, self.now())
+                effect = partial(self._alert, event_id, step, reason)
+            case Approve():
+                self._book.change(event_id, approval=Approval.SENDING, approve_again_at=None)
+                effect = partial(self._send_approval, event_id)
+            case ReportUnprepared():
+                self._book.change(event_id, is_reported_unprepared=True)
+                self.metrics.unprepared(record.event.type)
+                _log.warning("event %s started before this VM was prepared", event_id, extra=facts(record))
+            case Forget():
+                finished = self._book.forget(event_id, self.now())
+                self._whys.pop(event_id, None)
+                self.metrics.ended(record.event.type, finished.outcome)
+                _log.info("event %s is done with: %s", event_id, finished.outcome, extra=facts(record))
+        return effect
+
+    def _save(self) -> None:
+        """Keep everything; a disk that is full does not keep the agent from acting, for that would be worse."""
+        try:
+            self._book.save()
+        except OSError as error:
+            self.metrics.save_failed()
+            _log.error("cannot write the state file: %s", error.strerror)
+
+    # Carrying out
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        assert self._group is not None  # noqa: S101 - `run` made it
+        return self._group.create_task(work)
+
+    def _begin(self, record: Record, step: Step) -> None:
+        self._works[record.event.id] = self._spawn(self._run_step(record, step))
+
+    async def _run_step(self, record: Record, step: Step) -> None:
+        """Carry out a step, and take down what became of it."""
+        event_id = record.event.id
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        state, reason, output = RunState.DONE, "", ""
+        try:
+            output = await self._steps.run(record, step, self.vm, partial(self._remember, event_id))
+        except HookFailed as error:
+            state, reason, output = RunState.FAILED, error.message, str(error.details.get("output", ""))
+        except asyncio.CancelledError:
+            run = self._book[event_id].runs[step]
+            if run.state is not RunState.STOPPING:
+                raise  # The agent itself ends; the step is taken up at its next start.
+            state, reason = RunState.FAILED, run.reason
+        except Exception as error:  # noqa: BLE001 - one broken handler must not end the agent
+            _log.exception("event %s: step %s broke", event_id, step)
+            state, reason = RunState.FAILED, f"{type(error).__name__}: {error}"
+        has_succeeded = state is RunState.DONE
+        self.metrics.stepped(step, loop.time() - began_s, has_succeeded=has_succeeded)
+        self._book.change_run(
+            event_id, step, state=state, reason=reason, output=output[-_OUTPUT_KEPT:], ended_at=self.now()
+        )
+        if has_succeeded:
+            _log.info("event %s: step %s is done", event_id, step, extra=facts(record) | {"output": output})
+        else:
+            self._alert(event_id, step, reason)
+        self.wake()
+
+    async def _remember(self, event_id: str, place: str, memory: dict[str, Any]) -> None:
+        """Keep what a handler must not forget.
+
+        Raises:
+            HookFailed: It could not be kept; the handler must not go on.
+        """
+        self._book.change(event_id, memory=self._book[event_id].memory | {place: memory})
+        self._save()
+        if self._book.is_dirty:
+            msg = "cannot write the state file"
+            raise HookFailed(msg)
+
+    def _alert(self, event_id: str, step: Step, reason: str) -> None:
+        """Say that a step has failed, to the log and to whoever the rule wants to be told."""
+        record = self._book[event_id]
+        _log.error("event %s: step %s failed: %s", event_id, step, reason, extra=facts(record))
+        if record.rule.alert:
+            self._spawn(self._run_alert(record, f"step {step} failed: {reason}"))
+
+    async def _run_alert(self, record: Record, reason: str) -> None:
+        try:
+            await self._steps.run(record, Step.ALERT, self.vm, partial(self._remember, record.event.id), reason)
+        except HookFailed as error:
+            _log.error("event %s: the alert failed: %s", record.event.id, error.message)
+
+    def _send_approval(self, event_id: str) -> None:
+        self._spawn(self._approve(event_id))
+
+    async def _approve(self, event_id: str) -> None:
+        """Send the approval, and take down what became of it; the event may be gone meanwhile."""
+        failure = ""
+        try:
+            if not self.configuration.dry_run:
+                await self._client.approve_once([event_id])
+        except EndpointError as error:
+            failure = error.message
+        if failure:
+            self.metrics.approval_failed()
+            _log.warning("event %s: the approval was not taken: %s", event_id, failure)
+        if event_id not in self._book:
+            return
+        record = self._book[event_id]
+        if failure:
+            failures = record.approval_failures + 1
+            pause = timedelta(seconds=min(2.0 ** min(failures - 1, 10), _APPROVE_RETRY_S_MAX))
+            self._book.change(
+                event_id,
+                approval=Approval.NONE,
+                approval_failures=failures,
+                approve_again_at=self.now() + pause,
+            )
+        else:
+            self._book.change(event_id, approval=Approval.ACCEPTED, approved_at=self.now(), approval_failures=0)
+            self.metrics.approved((self.now() - record.seen_at).total_seconds())
+            _log.info("event %s is approved", event_id, extra=facts(record))
+        self.wake()

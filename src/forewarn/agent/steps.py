@@ -1,0 +1,295 @@
+"""Steps carried out: built-in handlers, commands, webhooks, in the order that the rule gives.
+
+What is prepared first is undone last: handlers, then hooks; on the way back hooks, then handlers in reverse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from forewarn.agent.codec import encode
+from forewarn.agent.handlers.contract import Handler, Ran
+from forewarn.agent.process import run_process
+from forewarn.agent.record import Record
+from forewarn.agent.rule import Hook, Step
+from forewarn.client.exchange import Request
+from forewarn.client.transport import AsyncHttp
+from forewarn.errors import ForewarnError, HookFailed
+from forewarn.wire.document import Event
+
+__all__ = ["DryRun", "Remember", "StepRunner", "Steps", "environment_of", "payload_of"]
+
+_log = logging.getLogger("forewarn.agent")
+
+Remember = Callable[[str, dict[str, Any]], Awaitable[None]]
+"""Keeps what the handler at that place in the rule remembers; on disk when it returns."""
+
+_SUCCESS = range(200, 300)
+
+
+class Steps(Protocol):
+    """Carries out steps."""
+
+    async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
+        """Do what the event's rule wants done at that step; cancelling stops it.
+
+        Args:
+            record: The event and its rule.
+            step: Which.
+            vm: This VM's name.
+            remember: Keeps what handlers must not forget.
+            reason: Why there is an alert.
+
+        Returns:
+            The end of what hooks printed.
+
+        Raises:
+            HookFailed: It did not succeed.
+        """
+        ...
+
+
+class DryRun:
+    """`Steps` that only say what they would do."""
+
+    async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
+        """Log it."""
+        del vm, remember, reason
+        for hook in record.rule.hooks(step):
+            _log.info("dry run: %s would run %s", step, hook.label, extra={"event_id": record.event.id})
+        return ""
+
+
+class StepRunner:
+    """`Steps` for real.
+
+    Args:
+        output_size_bytes_max: How much of a hook's output is kept.
+    """
+
+    def __init__(self, output_size_bytes_max: int = 64 << 10) -> None:
+        self._output_size_bytes_max = output_size_bytes_max
+
+    async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
+        """Handlers and hooks, one after the other."""
+        occasions = [
+            _Occurrence(
+                event=record.event,
+                vm=vm,
+                place=str(place),
+                keep=remember,
+                memory=dict(record.memory.get(str(place), {})),
+                output_size_bytes_max=self._output_size_bytes_max,
+            )
+            for place in range(len(record.rule.handlers))
+        ]
+        handled = list(zip(record.rule.handlers, occasions, strict=True))
+        hooks = record.rule.hooks(step)
+        payload = payload_of(record, step, vm, reason)
+        variables = os.environ | environment_of(record, step, vm, reason)
+        match step:
+            case Step.PREPARE:
+                for handler, occasion in handled:
+                    await _within(handler, handler.prepare(occasion))
+                return await self._run_hooks(hooks, payload, variables)
+            case Step.STARTED:
+                for handler, occasion in handled:
+                    await _within(handler, handler.started(occasion))
+                return await self._run_hooks(hooks, payload, variables)
+            case Step.RECOVER | Step.CANCELED:
+                return await self._undo(handled, hooks, payload, variables)
+            case _:
+                return await self._run_hooks(hooks, payload, variables)
+
+    async def _undo(
+        self,
+        handled: Sequence[tuple[Handler, _Occurrence]],
+        hooks: tuple[Hook, ...],
+        payload: bytes,
+        variables: dict[str, str],
+    ) -> str:
+        """Undo everything that can be undone, even where a part of it fails."""
+        failures = []
+        output = ""
+        try:
+            output = await self._run_hooks(hooks, payload, variables)
+        except HookFailed as error:
+            failures.append(error.message)
+        for handler, occasion in reversed(handled):
+            try:
+                await _within(handler, handler.undo(occasion))
+            except HookFailed as error:
+                failures.append(error.message)
+        if failures:
+            raise HookFailed("; ".join(failures))
+        return output
+
+    async def _run_hooks(self, hooks: tuple[Hook, ...], payload: bytes, variables: dict[str, str]) -> str:
+        printed = [await self._run_hook(hook, payload, variables) for hook in hooks]
+        return "".join(printed)[-self._output_size_bytes_max :]
+
+    async def _run_hook(self, hook: Hook, payload: bytes, variables: dict[str, str]) -> str:
+        """One hook, tried again as it says."""
+        tries = hook.retries + 1
+        for number in range(1, tries + 1):
+            try:
+                return await self._try_hook(hook, payload, variables)
+            except HookFailed as error:
+                if number == tries:
+                    raise
+                _log.warning("%s; it is tried again", error.message)
+                await asyncio.sleep(hook.retry_delay.total_seconds())
+        raise AssertionError  # pragma: no cover - the last try returns or raises
+
+    async def _try_hook(self, hook: Hook, payload: bytes, variables: dict[str, str]) -> str:
+        timeout_s = hook.timeout.total_seconds()
+        if hook.webhook:
+            await _post(hook, payload, timeout_s)
+            return ""
+        ran = await run_process(
+            hook.shell or hook.command,
+            stdin=payload,
+            environment=variables,
+            timeout_s=timeout_s,
+            output_size_bytes_max=self._output_size_bytes_max,
+        )
+        if ran.status:
+            raise HookFailed(_failure(hook.label, ran), output=ran.output + ran.errors)
+        return ran.output + ran.errors
+
+
+async def _within(handler: Handler, work: Awaitable[None]) -> None:
+    """Await a handler's method for as long as it may take."""
+    try:
+        async with asyncio.timeout(handler.timeout.total_seconds()):
+            await work
+    except TimeoutError as error:
+        msg = f"handler {_name(handler)} took longer than {handler.timeout.total_seconds():g} s"
+        raise HookFailed(msg) from error
+    except HookFailed as error:
+        msg = f"handler {_name(handler)}: {error.message}"
+        raise HookFailed(msg) from error
+
+
+def _name(handler: Handler) -> str:
+    return str(type(handler).__struct_config__.tag)
+
+
+async def _post(hook: Hook, payload: bytes, timeout_s: float) -> None:
+    """Send the payload to a webhook."""
+    parts = urlsplit(hook.webhook)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    headers = {"Content-Type": "application/json", **hook.headers}
+    request = Request(method="POST", path=path, headers=headers, body=payload, timeout_s=timeout_s)
+    http = AsyncHttp(f"{parts.scheme}://{parts.netloc}")
+    try:
+        answer = await http.send(request)
+    except ForewarnError as error:
+        msg = f"webhook {parts.netloc} does not answer: {error.message.rpartition(': ')[2]}"
+        raise HookFailed(msg) from error
+    finally:
+        await http.close()
+    if answer.status not in _SUCCESS:
+        msg = f"webhook {parts.netloc} answered {answer.status}"
+        raise HookFailed(msg)
+
+
+def _failure(label: str, ran: Ran) -> str:
+    """Why a command failed, with the last line that it printed."""
+    lines = (ran.errors.strip() or ran.output.strip()).splitlines()
+    return f"{label} ended with status {ran.status}" + (f": {lines[-1]}" if lines else "")
+
+
+# What hooks are told
+
+
+def environment_of(record: Record, step: Step, vm: str, reason: str = "") -> dict[str, str]:
+    """The variables that a hook finds in its environment."""
+    event = record.event
+    told = {
+        "EVENT_ID": event.id,
+        "EVENT_TYPE": event.type,
+        "EVENT_STATUS": event.status,
+        "EVENT_RESOURCES": ",".join(event.resources),
+        "EVENT_NOT_BEFORE": _moment(event),
+        "EVENT_DESCRIPTION": event.description,
+        "EVENT_SOURCE": event.source,
+        "EVENT_DURATION_S": str(event.duration_s),
+        "STEP": step.value,
+        "VM": vm,
+        "RULE": record.rule.name,
+        "PREPARED": "true" if record.is_prepared else "false",
+        "REASON": reason,
+    }
+    return {f"FOREWARN_{name}": value.replace("\0", "") for name, value in told.items()}
+
+
+def payload_of(record: Record, step: Step, vm: str, reason: str = "") -> bytes:
+    """The JSON that a hook reads from standard input, and a webhook gets as its body."""
+    event = record.event
+    return encode(
+        {
+            "step": step.value,
+            "vm": vm,
+            "rule": record.rule.name,
+            "prepared": record.is_prepared,
+            "reason": reason,
+            "event": {
+                "id": event.id,
+                "type": event.type,
+                "status": event.status,
+                "resources": event.resources,
+                "not_before": _moment(event),
+                "description": event.description,
+                "source": event.source,
+                "duration_s": event.duration_s,
+            },
+        }
+    )
+
+
+def _moment(event: Event) -> str:
+    return "" if event.not_before is None else event.not_before.isoformat().replace("+00:00", "Z")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Occurrence:
+    """The `Occasion` of one handler."""
+
+    event: Event
+    vm: str
+    place: str
+    keep: Remember
+    memory: dict[str, Any] = field(default_factory=dict)
+    output_size_bytes_max: int
+
+    async def remember(self, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+        self.memory = self.memory | facts
+        await self.keep(self.place, self.memory)
+
+    async def run(
+        self, *command: str, stdin: bytes = b"", timeout_s: float | None = None, is_checked: bool = True
+    ) -> Ran:
+        ran = await run_process(
+            command,
+            stdin=stdin,
+            environment=os.environ,
+            # Without one, the time of the handler's method holds.
+            timeout_s=timeout_s if timeout_s is not None else 86_400,
+            output_size_bytes_max=max(self.output_size_bytes_max, 1 << 20),
+        )
+        if is_checked and ran.status:
+            raise HookFailed(_failure(" ".join(command), ran))
+        return ran
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def log(self, text: str) -> None:
+        _log.info("%s", text, extra={"event_id": self.event.id})

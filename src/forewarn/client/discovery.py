@@ -1,0 +1,275 @@
+"""Where the metadata endpoint is, for a VM that is in no virtual network: its DHCP server says so (R94 to R96).
+
+Whoever answers first is believed, as with DHCP itself; so ask only where you trust the network. What was found is
+handed back and stored nowhere, neither in ``/etc/profile`` nor in the registry: keep it in your own configuration, as
+the agent does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import secrets
+import socket
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from forewarn.errors import ConfigError, EndpointUnreachable
+
+__all__ = ["VARIABLE", "decode_offer", "discover", "discover_async", "encode_discover", "endpoint_url"]
+
+VARIABLE = "SCHEDULEDEVENTSIP"
+"""Environment variable in which other programs leave the address that they found (R96)."""
+
+WAITS_S = (0.0, 10.0, 30.0, 60.0, 60.0)
+"""The pause before each try."""
+
+TIMEOUT_S = 10.0
+"""How long each try waits for an answer."""
+
+_CLIENT = ("0.0.0.0", 68)  # noqa: S104 - the address of who has none yet
+_SERVERS = ("255.255.255.255", 67)
+_PACKET_SIZE_BYTES_MAX = 4096
+_XID_SIZE_BYTES = 4
+_XID_AT = 4
+_MAC_SIZE_BYTES = 6
+_MAC_AT = 0x1C
+_COOKIE_AT = 0xEC
+_COOKIE = bytes.fromhex("63825363")
+_OPTIONS_AT = _COOKIE_AT + len(_COOKIE)
+_ADDRESS_SIZE_BYTES = 4
+_PAD, _ENDPOINT, _END = 0, 245, 255
+_IS_DISCOVER = bytes([53, 1, 1, _END])
+_ROUTES = Path("/proc/net/route")
+_INTERFACES = Path("/sys/class/net")
+_ROUTE_FIELDS = 8
+_ANYWHERE = "00000000"
+_IS_GROUP = 1  # the bit of a MAC that no network card has
+
+
+def encode_discover(xid: bytes, mac: bytes) -> bytes:
+    """The DHCPDISCOVER to broadcast, 244 bytes.
+
+    Args:
+        xid: Four random bytes, by which the answer is known.
+        mac: Six bytes: the address of the network card.
+
+    Raises:
+        ValueError: One of them is of another length.
+
+    Spec: R94
+    """
+    if len(xid) != _XID_SIZE_BYTES or len(mac) != _MAC_SIZE_BYTES:
+        msg = f"expected an xid of 4 bytes and a MAC of 6, got {len(xid)} and {len(mac)}"
+        raise ValueError(msg)
+    packet = bytearray(_OPTIONS_AT + len(_IS_DISCOVER))
+    packet[0:3] = 1, 1, _MAC_SIZE_BYTES  # a request, over Ethernet, with an address of so many bytes
+    packet[_XID_AT : _XID_AT + _XID_SIZE_BYTES] = xid
+    packet[_MAC_AT : _MAC_AT + _MAC_SIZE_BYTES] = mac
+    packet[_COOKIE_AT:] = _COOKIE + _IS_DISCOVER
+    return bytes(packet)
+
+
+def decode_offer(packet: bytes, xid: bytes) -> str | None:
+    """The endpoint's address in a DHCP answer.
+
+    Args:
+        packet: As received; may be anything.
+        xid: That of the request.
+
+    Returns:
+        None when the answer is another's, is damaged, or says nothing of an endpoint.
+
+    Spec: R95
+    """
+    is_ours = packet[_XID_AT : _XID_AT + _XID_SIZE_BYTES] == xid and packet[_COOKIE_AT:_OPTIONS_AT] == _COOKIE
+    at = _OPTIONS_AT
+    while is_ours and at < len(packet) and packet[at] != _END:
+        if packet[at] == _PAD:
+            at += 1
+            continue
+        size = packet[at + 1] if at + 1 < len(packet) else 0
+        value = packet[at + 2 : at + 2 + size]
+        if packet[at] == _ENDPOINT and size == len(value) == _ADDRESS_SIZE_BYTES:
+            address = ipaddress.IPv4Address(value)
+            return None if address.is_unspecified or address.is_multicast or address.is_reserved else str(address)
+        at += 2 + size
+    return None
+
+
+def endpoint_url(ip: str, port: int = 80) -> str:
+    """The URL of the endpoint at that address, as `Client` takes it.
+
+    Raises:
+        ConfigError: It is no IP address.
+    """
+    try:
+        address = ipaddress.ip_address(ip.strip())
+    except ValueError as error:
+        msg = f"{ip!r} is not the address of an endpoint: expected for example 168.63.129.16"
+        raise ConfigError(msg) from error
+    host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - the versions of IP
+    return f"http://{host}" if port == 80 else f"http://{host}:{port}"  # noqa: PLR2004 - HTTP's own port
+
+
+def discover(
+    *,
+    interface: str | None = None,
+    mac: bytes | None = None,
+    timeout_s: float = TIMEOUT_S,
+    waits_s: Iterable[float] = WAITS_S,
+    use_environment: bool = True,
+) -> str:
+    """Ask the network where the endpoint is, and wait for the answer; at worst about 3.5 minutes.
+
+    Needs the right to bind port 68, so root or CAP_NET_BIND_SERVICE. Not for code in an event loop: see
+    `discover_async`.
+
+    Args:
+        interface: Network interface to ask on, for example ``eth0``; only Linux can choose one. None leaves it to the
+            routing table.
+        mac: Address of the network card, six bytes; None finds it out.
+        timeout_s: How long each try waits for an answer.
+        waits_s: The pause before each try, in seconds; as many tries as there are pauses.
+        use_environment: Whether the address in ``SCHEDULEDEVENTSIP`` is taken, if there is one, and nobody asked.
+
+    Returns:
+        The IP address. `endpoint_url` makes a URL of it.
+
+    Raises:
+        ConfigError: ``SCHEDULEDEVENTSIP`` holds no address, or this machine cannot choose an interface.
+        EndpointUnreachable: Nobody answered, or one may not ask. The message says what to do.
+
+    Spec: R94 to R96
+    """
+    return asyncio.run(
+        discover_async(
+            interface=interface, mac=mac, timeout_s=timeout_s, waits_s=waits_s, use_environment=use_environment
+        )
+    )
+
+
+async def discover_async(
+    *,
+    interface: str | None = None,
+    mac: bytes | None = None,
+    timeout_s: float = TIMEOUT_S,
+    waits_s: Iterable[float] = WAITS_S,
+    use_environment: bool = True,
+) -> str:
+    """The same as `discover`, from a task; may be cancelled."""
+    left = os.environ.get(VARIABLE, "").strip() if use_environment else ""
+    if left:
+        return _checked(left)
+    mac = mac or _mac(interface)
+    tries = 0
+    trouble = "nobody answered"
+    for wait_s in waits_s:
+        await asyncio.sleep(wait_s)
+        tries += 1
+        with _open(interface) as sock:
+            try:
+                return await _ask(sock, mac, timeout_s)
+            except TimeoutError:
+                trouble = "nobody answered"
+            except OSError as error:  # The network may be on its way up.
+                trouble = error.strerror or str(error)
+    msg = (
+        f"no DHCP server said where the metadata endpoint is, in {tries} tries of {timeout_s:g} s ({trouble}): "
+        "in a virtual network it is at 169.254.169.254; elsewhere set its address yourself"
+    )
+    raise EndpointUnreachable(msg)
+
+
+async def _ask(sock: socket.socket, mac: bytes, timeout_s: float) -> str:
+    """Broadcast a request; the first address in an answer to it.
+
+    Raises:
+        TimeoutError: There was none in time.
+        OSError: The network cannot be used.
+    """
+    xid = secrets.token_bytes(_XID_SIZE_BYTES)
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout_s):
+        sock.sendto(encode_discover(xid, mac), _SERVERS)
+        while True:
+            found = decode_offer(await loop.sock_recv(sock, _PACKET_SIZE_BYTES_MAX), xid)
+            if found is not None:
+                return found
+            await asyncio.sleep(0)  # While packets for others are waiting, receiving never lets the time run out.
+
+
+def _open(interface: str | None) -> socket.socket:
+    """The socket of a DHCP client.
+
+    Raises:
+        ConfigError: Interfaces cannot be chosen here.
+        EndpointUnreachable: It may not be had.
+    """
+    option: int | None = getattr(socket, "SO_BINDTODEVICE", None)
+    if interface is not None and option is None:
+        msg = f"interface {interface!r} cannot be chosen on this system: leave it out"
+        raise ConfigError(msg)
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        sock.settimeout(0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if interface is not None and option is not None:
+            sock.setsockopt(socket.SOL_SOCKET, option, interface.encode() + b"\0")
+        sock.bind(_CLIENT)
+    except OSError as error:
+        sock.close()
+        where = "every interface" if interface is None else f"interface {interface}"
+        msg = (
+            f"cannot listen for DHCP answers on UDP port 68 of {where}: {error.strerror or error}; "
+            "it takes root or CAP_NET_BIND_SERVICE, and no other program that keeps the port to itself"
+        )
+        raise EndpointUnreachable(msg) from error
+    return sock
+
+
+def _checked(left: str) -> str:
+    """The address that another program has found before."""
+    try:
+        return str(ipaddress.ip_address(left))
+    except ValueError as error:
+        msg = f"the environment variable {VARIABLE} is {left!r}: expected an IP address, or nothing"
+        raise ConfigError(msg) from error
+
+
+def _mac(interface: str | None) -> bytes:
+    """The address of the network card by which a broadcast leaves.
+
+    Raises:
+        EndpointUnreachable: There is none to be found.
+    """
+    name = interface or default_interface(_read(_ROUTES))
+    if name is not None:
+        digits = _read(_INTERFACES / name / "address").strip().replace(":", "")
+        if len(digits) == 2 * _MAC_SIZE_BYTES and digits.strip("0"):
+            return bytes.fromhex(digits)
+    mac = uuid.getnode().to_bytes(_MAC_SIZE_BYTES, "big")
+    if mac[0] & _IS_GROUP:  # It found none either, and made one up.
+        msg = "this machine has no network card whose address could be found: give its MAC"
+        raise EndpointUnreachable(msg)
+    return mac
+
+
+def default_interface(routes: str) -> str | None:
+    """The interface that a broadcast leaves by, from Linux's table of routes; None when it does not say."""
+    names = [
+        fields[0]
+        for fields in (line.split() for line in routes.splitlines()[1:])
+        if len(fields) >= _ROUTE_FIELDS and fields[1] == fields[7] == _ANYWHERE
+    ]
+    return names[0] if names else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

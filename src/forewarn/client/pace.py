@@ -1,0 +1,89 @@
+"""How often a client asks, and how long it waits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+__all__ = ["Pace"]
+
+_HOLD_MAX_S = 300.0
+_DIGITS_MAX = 6
+_DOUBLINGS_MAX = 30
+_MAY_BE_ZERO = frozenset({"wait_s", "retry_for_s"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often to ask, and how long to wait. All in seconds.
+
+    Attributes:
+        poll_interval_s: From one poll to the next (R97); above 0.
+        wait_s: How long to ask the endpoint to hold a request until something changes (X1), in whole seconds or
+            rounded up to them; 0 for never, at most 300.
+        first_timeout_s: For an answer while none has come yet: enabling may take two minutes (R67, R104). Also the
+            longest time-out of the requests after one that was not answered.
+        timeout_s: For every answer after that. A held request gets this on top of what it is held.
+        retry_for_s: How long `fetch` and `approve` go on after 410, 429, 5xx or no answer (R66, R104); 0 for one try.
+        retry_min_s: First pause after a failure; it doubles each time.
+        retry_max_s: Longest pause. Short, because the notice of a Preempt is 30 s (R71).
+        refresh_s: How often a document is asked for outright, even where the endpoint says that nothing changed. After
+            as long, an endpoint that did not hold a request is asked again whether it does.
+
+    Raises:
+        ValueError: A time is negative, endless, or 0 where that would mean asking without a pause.
+    """
+
+    poll_interval_s: float = 1.0
+    wait_s: float = 20.0
+    first_timeout_s: float = 130.0
+    timeout_s: float = 10.0
+    retry_for_s: float = 70.0
+    retry_min_s: float = 0.5
+    retry_max_s: float = 8.0
+    refresh_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        """Refuse what would keep a processor or an endpoint busy."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (math.isfinite(value) and (value > 0 or (value == 0 and field.name in _MAY_BE_ZERO))):
+                msg = f"{field.name} is {value}; expected a number of seconds {_expected(field.name)}"
+                raise ValueError(msg)
+        if self.wait_s > _HOLD_MAX_S:
+            msg = f"wait_s is {self.wait_s}; expected at most {_HOLD_MAX_S:g} s"
+            raise ValueError(msg)
+
+    @property
+    def hold_s(self) -> int:
+        """How long to ask the endpoint to hold a request: the protocol knows whole seconds only (X1)."""
+        return math.ceil(self.wait_s)
+
+    def timeout_after(self, unanswered: int) -> float:
+        """The time-out after so many requests in a row that were not answered, in seconds.
+
+        It doubles each time: short enough to notice soon that the other side is gone, and in the end as long as an
+        endpoint may take that has been started anew and enables the service again (R67).
+        """
+        longest = max(self.timeout_s, self.first_timeout_s)
+        return min(math.ldexp(self.timeout_s, min(unanswered, _DOUBLINGS_MAX)), longest)
+
+    def retry_after(self, failures: int, headers: Mapping[str, str], chance: float) -> float:
+        """The pause after so many failures in a row, in seconds.
+
+        Args:
+            failures: 1 for the first.
+            headers: Of the answer; ``Retry-After`` in seconds is honoured within the limits.
+            chance: 0 to 1; spreads the pauses of many clients over the upper half.
+        """
+        longest_s = max(self.retry_min_s, self.retry_max_s)
+        asked = headers.get("retry-after", "").strip()
+        if asked.isdecimal() and len(asked) < _DIGITS_MAX:
+            return min(max(float(asked), self.retry_min_s), longest_s)
+        pause_s = min(math.ldexp(self.retry_min_s, min(failures - 1, _DOUBLINGS_MAX)), longest_s)
+        return pause_s * (0.5 + 0.5 * chance)
+
+
+def _expected(name: str) -> str:
+    return "from 0 on" if name in _MAY_BE_ZERO else "above 0"
