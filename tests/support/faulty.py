@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -30,7 +30,6 @@ __all__ = [
 
 EVENT_ID = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
 _STEP_S = 0.01
-_LOOK_S = 0.2
 _STOP_S = 10
 
 
@@ -41,7 +40,7 @@ class Heard:
     Attributes:
         headers: By lower-case name.
         connection: The number of its connection; the first is 1.
-        at_s: When it had arrived, on the clock of `time.monotonic`.
+        at_s: When it had arrived, on the clock of `time.perf_counter`.
     """
 
     method: str
@@ -279,10 +278,8 @@ class Faulty:
 
 
 def _shut(sock: socket.socket) -> None:
-    try:
+    with suppress(OSError):  # it may be closed already
         sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it is closed already
 
 
 def _read(sock: socket.socket, buffer: bytearray, number: int) -> Heard | None:
@@ -301,7 +298,7 @@ def _read(sock: socket.socket, buffer: bytearray, number: int) -> Heard | None:
             return None
         rest += data
     buffer[:] = rest[size:]
-    return Heard(method, target, headers, rest[:size], number, time.monotonic())
+    return Heard(method, target, headers, rest[:size], number, time.perf_counter())
 
 
 @contextmanager

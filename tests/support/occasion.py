@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from forewarn.agent.handlers import Ran
+from forewarn.clock import VIRTUAL_START
 from forewarn.errors import HookFailed
 from forewarn.wire.document import Event
 
@@ -32,6 +33,7 @@ class Occurring:
     """An `Occasion`.
 
     Attributes:
+        now: Moves by what is paused.
         commands: What was run, in order.
         said: What was logged.
     """
@@ -39,6 +41,7 @@ class Occurring:
     def __init__(self, event: Event | None = None, vm: str = "db", environment: dict[str, str] | None = None) -> None:
         self.event = event or an_event()
         self.vm = vm
+        self.now = VIRTUAL_START
         self.memory: dict[str, Any] = {}
         self.commands: list[tuple[str, ...]] = []
         self.said: list[str] = []
@@ -78,6 +81,7 @@ class Occurring:
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+        self.now += timedelta(seconds=seconds)
 
     def log(self, text: str) -> None:
         self.said.append(text)

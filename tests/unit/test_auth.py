@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.auth import TOKEN_FILE, Tokens, operator_token, read_token
+from forewarn.auth import TOKEN_FILE, Tokens, operator_token
 from forewarn.errors import ConfigError, Unauthorized
+from forewarn.secret import read_token
 
 TOKENS = Tokens(operator="s3cret")
 

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ from forewarn.agent.record import Record
 from forewarn.agent.rule import Hook, Step
 from forewarn.client.exchange import Request
 from forewarn.client.transport import AsyncHttp
+from forewarn.clock import Clock, RealClock
 from forewarn.errors import ForewarnError, HookFailed
 from forewarn.wire.document import Event
 
@@ -71,10 +73,12 @@ class StepRunner:
 
     Args:
         output_size_bytes_max: How much of a hook's output is kept.
+        clock: Tells handlers the time; None for this machine's.
     """
 
-    def __init__(self, output_size_bytes_max: int = 64 << 10) -> None:
+    def __init__(self, output_size_bytes_max: int = 64 << 10, clock: Clock | None = None) -> None:
         self._output_size_bytes_max = output_size_bytes_max
+        self._clock = clock or RealClock()
 
     async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
         """Handlers and hooks, one after the other."""
@@ -82,6 +86,7 @@ class StepRunner:
             _Occurrence(
                 event=record.event,
                 vm=vm,
+                clock=self._clock,
                 place=str(place),
                 keep=remember,
                 memory=dict(record.memory.get(str(place), {})),
@@ -264,10 +269,15 @@ class _Occurrence:
 
     event: Event
     vm: str
+    clock: Clock
     place: str
     keep: Remember
     memory: dict[str, Any] = field(default_factory=dict)
     output_size_bytes_max: int
+
+    @property
+    def now(self) -> datetime:
+        return self.clock.now()
 
     async def remember(self, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
         self.memory = self.memory | facts

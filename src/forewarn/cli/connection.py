@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import quote, urlsplit
 
 from forewarn import errors
-from forewarn.auth import TOKEN_FILE, read_token
+from forewarn.auth import TOKEN_FILE
 from forewarn.errors import ConfigError, ForewarnError, InvalidRequest, OtherSideError, ServerUnreachable, Unauthorized
+from forewarn.secret import read_token
 
 if TYPE_CHECKING:
     import httpx

@@ -37,6 +37,7 @@ _PATH = "/metadata/scheduledevents"
 _NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 _METADATA = {"Metadata": "true"}
 _NAME_LENGTH_MAX = 256
+_MARKUP = ("<", "{", "[")
 _SAID_LENGTH_MAX = 300
 
 _log = logging.getLogger("forewarn.client")
@@ -106,10 +107,6 @@ class Conversation:
         """
         return self._versions[0]
 
-    def forget(self) -> None:
-        """Take the next document for a new one: whoever begins to follow is told what there is."""
-        self.document = None
-
     # One question each
 
     def fetch(self) -> Flow[Document]:
@@ -146,9 +143,9 @@ class Conversation:
         if answer.status != HTTPStatus.OK:
             raise _refused(answer, "its name")
         name = answer.body.decode("utf-8-sig", "replace").strip().strip('"')
-        if not name or len(name) > _NAME_LENGTH_MAX or not name.isprintable():
+        if not name or len(name) > _NAME_LENGTH_MAX or not name.isprintable() or name.startswith(_MARKUP):
             msg = "the metadata endpoint answered without a name"
-            raise BadAnswer(msg)
+            raise BadAnswer(msg, elapsed_s=answer.elapsed_s)
         return name
 
     # For ever

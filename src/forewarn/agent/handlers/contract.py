@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
@@ -39,6 +40,11 @@ class Occasion(Protocol):
     @property
     def vm(self) -> str:
         """This VM's name."""
+        ...
+
+    @property
+    def now(self) -> datetime:
+        """The present moment, aware, UTC."""
         ...
 
     @property

@@ -1,0 +1,27 @@
+"""`python -m forewarn.agent [--config FILE] [--dry-run]`: the agent without the libraries of the command line.
+
+`forewarn agent run` becomes this, so that an agent that has nothing to do holds as little memory as it can.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from forewarn.agent.configuration import default_config_file
+from forewarn.agent.run import run_agent
+
+
+def main() -> int:
+    """Run the agent of this process's command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m forewarn.agent", description="Run the agent; see `forewarn agent`."
+    )
+    parser.add_argument("--config", type=Path, default=default_config_file(), metavar="FILE")
+    parser.add_argument("--dry-run", action="store_true", help="everything but approvals and hooks")
+    options = parser.parse_args()
+    return run_agent(options.config, is_dry_run=options.dry_run)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

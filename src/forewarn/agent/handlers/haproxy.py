@@ -1,0 +1,242 @@
+"""Drain servers behind HAProxy, through its runtime socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import csv
+import re
+import sys
+from collections.abc import Sequence
+from typing import Literal
+
+from forewarn.agent.codec import Span
+from forewarn.agent.handlers.contract import Handler, Occasion
+from forewarn.errors import HookFailed
+
+__all__ = ["HAProxy"]
+
+# The characters that HAProxy allows in names: none of them ends a command or begins another.
+_SERVER = re.compile(r"[A-Za-z0-9_.:-]+/[A-Za-z0-9_.:-]+")
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%a-z]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_PORT_MAX = 65_535
+
+_FORCED_MAINT, _FORCED_DRAIN = 0x01, 0x08
+"""Bits of srv_admin_state that an operator sets; the others come from configuration, DNS or a tracked server."""
+
+_LOOK_AGAIN_S = 0.25
+_ANSWER_WITHIN_S = 10.0
+_ANSWER_SIZE_BYTES_MAX = 16 << 20
+
+_State = Literal["ready", "drain", "maint"]
+
+
+class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="haproxy"):
+    """Servers that get no new work, and are left alone once their last session is over.
+
+    Attributes:
+        socket: Path of HAProxy's runtime socket, or ``host:port``; it has to be of level admin.
+        servers: Each ``backend/server``.
+        state: What they end up in: ``drain`` still lets clients in that are bound to the server by a cookie or a
+            table, ``maint`` nobody.
+        drain_timeout: How long to wait for their sessions to end.
+        on_timeout: What then: ``maint`` puts them into maintenance anyway, ``keep`` leaves them draining.
+    """
+
+    socket: str
+    servers: tuple[str, ...]
+    state: Literal["drain", "maint"] = "maint"
+    drain_timeout: Span = Span(minutes=1)
+    on_timeout: Literal["maint", "keep"] = "maint"
+
+    def __post_init__(self) -> None:
+        """Check what types cannot say.
+
+        Raises:
+            ValueError: A name or address is none, or the time is too short.
+        """
+        _check_socket(self.socket)
+        if not self.servers:
+            msg = "the handler haproxy has at least one server"
+            raise ValueError(msg)
+        for server in self.servers:
+            if not _SERVER.fullmatch(server):
+                msg = f"{server!r} is not a server of HAProxy: expected backend/server"
+                raise ValueError(msg)
+        if len(set(self.servers)) != len(self.servers):
+            msg = "the handler haproxy names a server twice"
+            raise ValueError(msg)
+        if self.drain_timeout >= self.timeout:
+            msg = "timeout of the handler haproxy is for everything: expected more than drain_timeout"
+            raise ValueError(msg)
+
+    async def prepare(self, occasion: Occasion) -> None:
+        now = await self._states()
+        remembered: dict[str, _State] = occasion.memory.get("states", {})
+        # It is never us who makes a server ready before `undo`: one that is ready now was so of itself.
+        before = {s: now[s] if now[s] == "ready" else remembered.get(s, now[s]) for s in self.servers}
+        await occasion.remember(states=before)
+        ours = [server for server in self.servers if before[server] != "maint"]
+        for server in ours:
+            if now[server] == "ready":
+                await self._set(server, "drain")
+        busy = await self._wait_until_empty(occasion, ours)
+        for server, sessions in busy.items():
+            end = "is put into maintenance anyway" if self.on_timeout == "maint" else "is left draining"
+            occasion.log(f"{server} still has {sessions} sessions after {_seconds(self.drain_timeout)}: it {end}")
+        for server in ours:
+            is_due = self.on_timeout == "maint" if server in busy else self.state == "maint"
+            if is_due and now[server] != "maint":
+                await self._set(server, "maint")
+
+    async def undo(self, occasion: Occasion) -> None:
+        before: dict[str, _State] = occasion.memory.get("states", {})
+        if not before:
+            return
+        failures = []
+        for server, state in before.items():
+            try:
+                # HAProxy may have been started anew meanwhile, and forgotten what it was told.
+                now = await self._state(server)
+                if (state == "ready" and now != "ready") or (state == "drain" and now == "maint"):
+                    await self._set(server, state)
+            except HookFailed as error:
+                failures.append(error.message)
+        if failures:
+            raise HookFailed("; ".join(dict.fromkeys(failures)))
+
+    def explain(self) -> Sequence[str]:
+        end = "put into maintenance anyway" if self.on_timeout == "maint" else "leave draining"
+        lines = [f"drain {', '.join(self.servers)} in the HAProxy at {self.socket}"]
+        lines.append(f"wait {_seconds(self.drain_timeout)} at most for their sessions to end; then {end}")
+        if self.state == "maint":
+            lines.append("put what is empty into maintenance")
+        return lines
+
+    async def _states(self) -> dict[str, _State]:
+        """What each server is told to be by an operator, or by us."""
+        return {server: await self._state(server) for server in self.servers}
+
+    async def _state(self, server: str) -> _State:
+        backend, _, name = server.partition("/")
+        said = await _ask(self.socket, f"show servers state {backend}")
+        lines = [line for line in said.splitlines() if line]
+        columns = next((line.removeprefix("# ").split() for line in lines if line.startswith("# ")), None)
+        if columns is None:
+            raise HookFailed(_refusal(server, said))
+        for line in lines:
+            row = dict(zip(columns, line.split(), strict=False))
+            if (row.get("be_name"), row.get("srv_name")) == (backend, name):
+                admin = int(row["srv_admin_state"])
+                return "maint" if admin & _FORCED_MAINT else "drain" if admin & _FORCED_DRAIN else "ready"
+        raise HookFailed(_refusal(server, "No such server."))
+
+    async def _set(self, server: str, state: _State) -> None:
+        said = await _ask(self.socket, f"set server {server} state {state}")
+        if said.strip():
+            raise HookFailed(_refusal(server, said))
+
+    async def _wait_until_empty(self, occasion: Occasion, servers: Sequence[str]) -> dict[str, int]:
+        """The sessions of those servers that still have some when the time is over."""
+        left_s = self.drain_timeout.total_seconds()
+        while busy := {server: count for server in servers if (count := await self._sessions(server))}:
+            if left_s <= 0:
+                break
+            pause_s = min(_LOOK_AGAIN_S, left_s)
+            left_s -= pause_s
+            await occasion.pause(pause_s)
+        return busy
+
+    async def _sessions(self, server: str) -> int:
+        """How many sessions a server has, with those that wait for it."""
+        backend, _, name = server.partition("/")
+        said = await _ask(self.socket, f"show stat {backend} 4 -1")
+        if not said.startswith("# "):
+            raise HookFailed(_refusal(server, said))
+        for row in csv.DictReader(said.removeprefix("# ").splitlines()):
+            if (row["pxname"], row["svname"]) == (backend, name):
+                return int(row["scur"] or 0) + int(row["qcur"] or 0)
+        raise HookFailed(_refusal(server, "No such server."))
+
+
+def _seconds(span: Span) -> str:
+    return f"{span.total_seconds():g} s"
+
+
+def _refusal(server: str, said: str) -> str:
+    return f"HAProxy says about {server}: {' '.join(said.split())[:200]}"
+
+
+def _check_socket(socket: str) -> None:
+    """Make sure that it can be reached in principle.
+
+    Raises:
+        ValueError: It is neither a path nor an address, or a path where there are no such sockets.
+    """
+    if "/" in socket:
+        if sys.platform == "win32":
+            msg = f"{socket} is a path, but Windows is expected to reach HAProxy at host:port"
+            raise ValueError(msg)
+        return
+    match = _ADDRESS.fullmatch(socket)
+    if match is None or not 0 < int(match[2]) <= _PORT_MAX:
+        msg = f"{socket!r} is not a socket of HAProxy: expected a path with a /, or host:port"
+        raise ValueError(msg)
+
+
+# One command to a connection: HAProxy answers, ends the answer with an empty line, and closes
+
+
+async def _ask(socket: str, command: str) -> str:
+    """What HAProxy answers to a command.
+
+    Raises:
+        HookFailed: It cannot be reached, takes too long, or breaks off.
+    """
+    try:
+        async with asyncio.timeout(_ANSWER_WITHIN_S):
+            reader, writer = await _connect(socket)
+            try:
+                writer.write(f"{command}\n".encode())
+                answer = await _read(reader)
+            finally:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+    except TimeoutError as error:
+        msg = f"HAProxy at {socket} did not answer {command!r} in {_ANSWER_WITHIN_S:g} s"
+        raise HookFailed(msg) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        msg = f"cannot talk to HAProxy at {socket}: {reason}"
+        raise HookFailed(msg) from error
+    # Nothing at all is no consent, and half a table no table.
+    if answer != b"\n" and not answer.endswith(b"\n\n"):
+        msg = f"HAProxy at {socket} broke off its answer to {command!r}"
+        raise HookFailed(msg)
+    return answer.decode("utf-8", "replace")
+
+
+async def _connect(socket: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if "/" not in socket:
+        host, _, port = socket.rpartition(":")
+        return await asyncio.open_connection(host.strip("[]"), int(port))
+    if sys.platform == "win32":
+        msg = "there are no such sockets on Windows"
+        raise OSError(msg)
+    return await asyncio.open_unix_connection(socket)
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """Everything up to the end.
+
+    Raises:
+        ValueError: It is too much.
+    """
+    answer = bytearray()
+    while chunk := await reader.read(1 << 16):
+        answer += chunk
+        if len(answer) > _ANSWER_SIZE_BYTES_MAX:
+            msg = f"it answered more than {_ANSWER_SIZE_BYTES_MAX} bytes"
+            raise ValueError(msg)
+    return bytes(answer)

@@ -1,0 +1,359 @@
+"""Cordon, taint and drain this VM's Kubernetes node, and say in its conditions why.
+
+The names of the conditions are those of KEP-5683, "Node Lifecycle Conditions": alpha in Kubernetes 1.37, and only a
+convention so far, for no controller of Kubernetes reads them. Whoever has other names sets those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from forewarn.agent.codec import Span
+from forewarn.agent.handlers.contract import Handler, Occasion
+from forewarn.errors import HookFailed
+from forewarn.span import format_span
+from forewarn.wire.document import Event
+
+__all__ = ["Conditions", "Kubernetes"]
+
+_NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_TAINT = re.compile(
+    r"(?P<key>(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?)"
+    r"(?:=(?P<value>[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?)?)?"
+    r":(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)",
+    re.ASCII,
+)
+_CONDITION = re.compile(r"[A-Za-z][\w./-]{0,315}", re.ASCII)
+_REASON = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,1023}", re.ASCII)
+
+_PASSING = re.compile(
+    r"refused|timeout|timed out|deadline|unable to connect|unavailable|unreachable|no route|reset|\bEOF\b",
+    re.IGNORECASE,
+)
+"""Of an API server that does not answer now, and may soon."""
+
+_OURS = "Forewarn: "
+"""How the message of a condition begins that was set here; those of others are left alone."""
+
+_REQUEST_TIMEOUT_S = 15
+_RETRY_DELAY_S = 5.0
+_COMPLETED = "DrainCompleted"
+_FAILED = "DrainFailed"
+_OVER = "NoMaintenance"
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the node's conditions are called; an empty one is not set.
+
+    Attributes:
+        planned: From the moment the event is seen until it starts.
+        draining: While pods are evicted.
+        drained: When they are gone, until the event is over.
+        in_progress: From the start of the event until it is over.
+        reason: Why they are true; a word in CamelCase.
+    """
+
+    planned: str = "MaintenancePlanned"
+    draining: str = "DrainInProgress"
+    drained: str = "Drained"
+    in_progress: str = "MaintenanceInProgress"
+    reason: str = "MaintenanceWindow"
+
+    def __post_init__(self) -> None:
+        """Check what types cannot say.
+
+        Raises:
+            ValueError: Kubernetes would refuse a name.
+        """
+        for name in filter(None, self.names):
+            if not _CONDITION.fullmatch(name):
+                msg = f"{name!r} is no name of a condition: expected one like 'MaintenancePlanned'"
+                raise ValueError(msg)
+        if not _REASON.fullmatch(self.reason):
+            msg = f"{self.reason!r} is no reason of a condition: expected one like 'MaintenanceWindow'"
+            raise ValueError(msg)
+
+    @property
+    def names(self) -> tuple[str, str, str, str]:
+        """All of them."""
+        return self.planned, self.draining, self.drained, self.in_progress
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """What is asked of a node."""
+
+    is_cordoned: bool
+    taints: Mapping[tuple[str, str], str]
+    """Values by key and effect."""
+    conditions: Mapping[str, Mapping[str, Any]]
+    """By type."""
+
+
+class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kubernetes"):
+    """A node that is cordoned and drained; uncordoned again, unless it was cordoned before.
+
+    Attributes:
+        node: The node's name; empty: this VM's name in lower case.
+        kubectl: Program.
+        kubeconfig: File; empty leaves it to kubectl.
+        context: In that file; empty: its current one.
+        drain: Whether pods are evicted; otherwise the node is only cordoned.
+        drain_timeout: How long that may take; shorter than `timeout`.
+        drain_args: Further options of ``kubectl drain``, each of the form ``--name=value``.
+        grace: How long pods get to end; None: what each of them says.
+        taint: ``key=value:effect``, set as well; empty for none.
+        condition: Whether the node's conditions are set; needs kubectl 1.24 or newer.
+        conditions: What they are called.
+        patience: How long to go on asking an API server that does not answer.
+    """
+
+    node: str = ""
+    kubectl: str = "kubectl"
+    kubeconfig: str = ""
+    context: str = ""
+    drain: bool = True
+    drain_timeout: Span = Span(minutes=4)
+    drain_args: tuple[str, ...] = ()
+    grace: Span | None = None
+    taint: str = ""
+    condition: bool = False
+    conditions: Conditions = Conditions()
+    patience: Span = Span(minutes=2)
+
+    def __post_init__(self) -> None:
+        """Check what types cannot say.
+
+        Raises:
+            ValueError: kubectl would refuse it, or take it for something else.
+        """
+        if self.node and not _NODE.fullmatch(self.node):
+            msg = f"{self.node!r} is no name of a Kubernetes node: expected small letters, digits, '-' and '.'"
+            raise ValueError(msg)
+        if not self.kubectl or self.kubectl.startswith("-"):
+            msg = f"{self.kubectl!r} is no name of a program"
+            raise ValueError(msg)
+        if self.taint and not _TAINT.fullmatch(self.taint):
+            effects = "NoSchedule, PreferNoSchedule or NoExecute"
+            msg = f"{self.taint!r} is no taint: expected key=value:effect with the effect {effects}"
+            raise ValueError(msg)
+        for option in self.drain_args:
+            if not re.match(r"--?[A-Za-z]", option):
+                msg = f"{option!r} in drain_args is no option: expected the form --name=value"
+                raise ValueError(msg)
+        if self.drain and not timedelta(seconds=1) <= self.drain_timeout < self.timeout:
+            msg = "drain_timeout is expected to be at least 1s, and shorter than timeout"
+            raise ValueError(msg)
+
+    async def prepare(self, occasion: Occasion) -> None:
+        name = self._name(occasion)
+        if "cordoned" not in occasion.memory:
+            if self.condition:
+                await self._check_subresource(occasion)
+            node = await self._read(occasion, name)
+            if node is None:
+                msg = f"the cluster has no node {name}: the setting node says which is this VM's"
+                raise HookFailed(msg)
+            await occasion.remember(node=name, cordoned=node.is_cordoned, taint=node.taints.get(self._taint))
+        await self._report(occasion, {self.conditions.planned: True}, self.conditions.reason)
+        await self._run(occasion, "cordon", name)
+        if self.taint:
+            await self._run(occasion, "taint", "nodes", name, self.taint, "--overwrite")
+        if self.drain:
+            await self._drain(occasion, name)
+
+    async def started(self, occasion: Occasion) -> None:
+        if not self.condition:
+            return
+        if not occasion.memory:
+            await self._check_subresource(occasion)
+            await occasion.remember(node=self._name(occasion))
+        names = self.conditions
+        await self._report(occasion, {names.planned: False, names.in_progress: True}, names.reason)
+
+    async def undo(self, occasion: Occasion) -> None:
+        if not occasion.memory:
+            return
+        name = occasion.memory["node"]
+        node = await self._read(occasion, name)
+        if node is None:
+            occasion.log(f"node {name} is gone, there is nothing to put back")
+            return
+        if "cordoned" in occasion.memory:
+            await self._untaint(occasion, name, node)
+            if node.is_cordoned and not occasion.memory["cordoned"]:
+                await self._run(occasion, "uncordon", name)
+        await self._report(occasion, dict.fromkeys(self.conditions.names, False), _OVER, "is over")
+
+    def explain(self) -> Sequence[str]:
+        node = f"the node {self.node}" if self.node else "this VM's node"
+        lines = [f"cordon {node}"]
+        if self.taint:
+            lines.append(f"taint {node} with {self.taint}")
+        if self.drain:
+            lines.append(f"drain {node} within {format_span(self.drain_timeout)}: {' '.join(self._drain_options)}")
+        if self.condition:
+            lines.append(f"set conditions of {node}: {', '.join(filter(None, self.conditions.names))}")
+        return lines
+
+    # What is asked of the cluster
+
+    async def _read(self, occasion: Occasion, name: str) -> _Node | None:
+        """The node; None when there is none. An API server that does not answer is asked again for a while."""
+        until = occasion.now + self.patience
+        while True:
+            try:
+                output = await self._run(occasion, "get", "node", name, "--output=json", "--ignore-not-found")
+            except HookFailed as error:
+                if not _PASSING.search(error.message) or occasion.now >= until:
+                    raise
+                occasion.log(f"{error.message}; it is asked again")
+            else:
+                return _decode_node(output) if output.strip() else None
+            await occasion.pause(_RETRY_DELAY_S)
+
+    async def _check_subresource(self, occasion: Occasion) -> None:
+        """Find out whether kubectl can set conditions, before anything is changed.
+
+        Raises:
+            HookFailed: It is too old.
+        """
+        ran = await occasion.run(self.kubectl, "patch", "--help")
+        if "--subresource" not in ran.output:
+            msg = f"{self.kubectl} has no 'patch --subresource', so it cannot set conditions: expected 1.24 or newer"
+            raise HookFailed(msg)
+
+    async def _drain(self, occasion: Occasion, name: str) -> None:
+        names = self.conditions
+        await self._report(occasion, {names.draining: True, names.drained: False}, names.reason)
+        try:
+            await self._run(occasion, "drain", name, *self._drain_options)
+        except HookFailed:
+            with contextlib.suppress(HookFailed):  # why the drain failed is the more important of the two
+                await self._report(occasion, {names.draining: False, names.drained: False}, _FAILED)
+            raise
+        await self._report(occasion, {names.draining: False, names.drained: True}, _COMPLETED)
+
+    async def _untaint(self, occasion: Occasion, name: str, node: _Node) -> None:
+        """Take the taint off again, or give it the value that it had."""
+        before, key, effect = occasion.memory["taint"], *self._taint
+        if not self.taint or node.taints.get(self._taint) == before:
+            return
+        if before is None:
+            await self._run(occasion, "taint", "nodes", name, f"{key}:{effect}-")
+        else:
+            value = f"={before}" if before else ""
+            await self._run(occasion, "taint", "nodes", name, f"{key}{value}:{effect}", "--overwrite")
+
+    async def _report(self, occasion: Occasion, wanted: Mapping[str, bool], reason: str, what: str = "") -> None:
+        """Set conditions that differ, but none that somebody else has set."""
+        if not self.condition:
+            return
+        name = occasion.memory["node"]
+        node = await self._read(occasion, name)
+        message = _message(occasion.event, what)
+        changes = _changes(node.conditions if node else {}, wanted, reason, message, occasion.now)
+        if changes:
+            patch = json.dumps({"status": {"conditions": changes}})
+            await self._run(
+                occasion, "patch", "node", name, "--subresource=status", "--type=strategic", f"--patch={patch}"
+            )
+
+    async def _run(self, occasion: Occasion, verb: str, *arguments: str) -> str:
+        """Run kubectl.
+
+        Raises:
+            HookFailed: With what it said last.
+        """
+        options = [] if verb == "drain" else [f"--request-timeout={_REQUEST_TIMEOUT_S}s"]
+        if self.kubeconfig:
+            options.append(f"--kubeconfig={self.kubeconfig}")
+        if self.context:
+            options.append(f"--context={self.context}")
+        ran = await occasion.run(self.kubectl, verb, *arguments, *options, is_checked=False)
+        if ran.status:
+            said = [line for line in ran.errors.splitlines() if line.strip() and not line.startswith("See '")]
+            msg = f"kubectl {verb} ended with status {ran.status}" + (f": {said[-1].strip()}" if said else "")
+            raise HookFailed(msg)
+        return ran.output
+
+    def _name(self, occasion: Occasion) -> str:
+        name = self.node or occasion.vm.lower()
+        if not _NODE.fullmatch(name):
+            msg = f"this VM's name, {occasion.vm!r}, is no name of a Kubernetes node: the setting node says which it is"
+            raise HookFailed(msg)
+        return name
+
+    @property
+    def _taint(self) -> tuple[str, str]:
+        match = _TAINT.fullmatch(self.taint)
+        return (match["key"], match["effect"]) if match else ("", "")
+
+    @property
+    def _drain_options(self) -> tuple[str, ...]:
+        seconds = int(self.drain_timeout.total_seconds())
+        options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={seconds}s"]
+        if self.grace is not None:
+            options.append(f"--grace-period={math.ceil(self.grace.total_seconds())}")
+        return (*options, *self.drain_args)
+
+
+def _decode_node(output: str) -> _Node:
+    try:
+        content = json.loads(output)
+        spec, status = content["spec"], content["status"]
+        taints = {(each["key"], each["effect"]): each.get("value", "") for each in spec.get("taints") or ()}
+        conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        msg = "kubectl get printed something that is no node"
+        raise HookFailed(msg) from error
+    return _Node(is_cordoned=bool(spec.get("unschedulable")), taints=taints, conditions=conditions)
+
+
+def _changes(
+    found: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, bool], reason: str, message: str, now: datetime
+) -> list[dict[str, str]]:
+    """Conditions to set, as the API takes them; the time of a transition moves only when the status does."""
+    changes = []
+    for kind, is_true in wanted.items():
+        there, status, moment = found.get(kind, {}), str(is_true), _moment(now)
+        if kind and _is_ours_to_set(there, message, is_true=is_true):
+            times = {"lastHeartbeatTime": moment}
+            if there.get("status") != status:
+                times["lastTransitionTime"] = moment
+            changes.append({"type": kind, "status": status, "reason": reason, "message": message, **times})
+    return changes
+
+
+def _is_ours_to_set(there: Mapping[str, Any], message: str, *, is_true: bool) -> bool:
+    """Whether a condition differs from what is wanted, and nobody else has set it.
+
+    One that another event has set here is taken over, but left as it is when ours is over.
+    """
+    status, said = there.get("status"), str(there.get("message", ""))
+    if is_true:
+        return status != "True" or (said.startswith(_OURS) and said != message)
+    return status == "True" and said.startswith(_OURS) and said.rpartition("(")[2] == message.rpartition("(")[2]
+
+
+def _message(event: Event, what: str) -> str:
+    """What is planned, in words; ends with the event's id in parentheses."""
+    if not what:
+        moment = event.not_before
+        what = (
+            "has started" if event.is_started else "is planned" + (f", not before {_moment(moment)}" if moment else "")
+        )
+    return f"{_OURS}{event.type} of this VM {what} (event {event.id})"
+
+
+def _moment(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

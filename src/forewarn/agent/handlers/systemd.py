@@ -1,0 +1,182 @@
+"""Stop units of systemd, and start again those that were running."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forewarn.agent.handlers.contract import Handler, Occasion
+from forewarn.errors import HookFailed
+
+__all__ = ["Systemd"]
+
+# What systemd allows in a name, without the "-" in front that would make it an option; a pattern is no name.
+_UNIT = re.compile(r"(?!-)[A-Za-z0-9:_.\\@-]{1,255}")
+
+_RUNNING = frozenset({"active", "activating", "reloading", "refreshing"})
+"""States of a unit that is meant to run; one that fails and is tried again and again is ``activating``."""
+
+_STOPS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo")
+"""Properties that name the units which systemd stops together with one."""
+
+_PROPERTIES = ("Id", "LoadState", "ActiveState", "CanStart", "TriggeredBy", *_STOPS)
+
+
+class Systemd(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="systemd"):
+    """Units that do not run during the event.
+
+    Units that systemd stops along, because they require one of these, are started again as well.
+
+    Attributes:
+        units: Stopped in this order, started in reverse; a name without a suffix is that of a service.
+        is_user: Whether they are units of the user whom the agent runs as, not of the system.
+    """
+
+    units: tuple[str, ...]
+    is_user: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what types cannot say.
+
+        Raises:
+            ValueError: There is no unit, or one that cannot be the name of a unit, or one twice.
+        """
+        if not self.units:
+            msg = "the handler systemd has at least one unit"
+            raise ValueError(msg)
+        for unit in self.units:
+            if not _UNIT.fullmatch(unit) or unit.partition(".")[0].endswith("@"):
+                msg = f"{unit!r} is not the name of a unit: expected for example web.service or worker@1.service"
+                raise ValueError(msg)
+        if len({_full(unit) for unit in self.units}) != len(self.units):
+            msg = "the handler systemd names a unit twice"
+            raise ValueError(msg)
+
+    async def prepare(self, occasion: Occasion) -> None:
+        units = await self._look(occasion, self.units)
+        for unit in units:
+            unit.check()
+        running = [unit.name for unit in units if unit.is_running]
+        along = await self._stopped_along(occasion, units)
+        # What was running when this began must not be forgotten when it is done once more, after a crash in the middle.
+        remembered = occasion.memory.get("running", [])
+        names = [unit.name for unit in units]
+        await occasion.remember(
+            running=[name for name in names if name in running or name in remembered],
+            along=[*along, *(name for name in occasion.memory.get("along", []) if name not in along)],
+        )
+        for name in names:
+            await self._systemctl(occasion, "stop", name)
+        for unit in await self._look(occasion, names):
+            if unit.is_running:
+                reason = f": {' or '.join(unit.triggered_by)} starts it" if unit.triggered_by else ""
+                msg = f"{unit.name} was stopped and is {unit.state} again{reason}"
+                raise HookFailed(msg)
+
+    async def undo(self, occasion: Occasion) -> None:
+        running, along = occasion.memory.get("running", []), occasion.memory.get("along", [])
+        failures = []
+        # What was stopped along needs these: it comes after them.
+        for name in [*reversed(running), *along]:
+            try:
+                await self._systemctl(occasion, "start", name)
+            except HookFailed as error:
+                failures.append(error.message)
+        if failures:
+            raise HookFailed("; ".join(failures))
+
+    def explain(self) -> Sequence[str]:
+        whose = "the user's " if self.is_user else ""
+        return [f"stop {whose}{', then '.join(map(_full, self.units))}"]
+
+    async def _look(self, occasion: Occasion, names: Sequence[str]) -> list[_Unit]:
+        """The units of these names, in the same order."""
+        if not names:
+            return []
+        shown = await self._systemctl(occasion, "show", f"--property={','.join(_PROPERTIES)}", "--", *names)
+        units = [_Unit.read(block) for block in shown.strip().split("\n\n")]
+        if len(units) != len(names):
+            msg = f"systemctl told of {len(units)} units, expected {len(names)}"
+            raise HookFailed(msg)
+        return units
+
+    async def _stopped_along(self, occasion: Occasion, units: Sequence[_Unit]) -> list[str]:
+        """Running units that are not ours but stop with ours; each after those that it needs."""
+        known = {unit.name for unit in units}
+        found = []
+        while units:
+            names = sorted({name for unit in units for name in unit.stops if name not in known})
+            known.update(names)
+            units = [unit for unit in await self._look(occasion, names) if unit.is_running]
+            # To start a target again would start everything that it wants, whether that was running or not.
+            found += [unit.name for unit in units if unit.can_start and not unit.name.endswith(".target")]
+        return found
+
+    async def _systemctl(self, occasion: Occasion, verb: str, *arguments: str) -> str:
+        """What systemctl printed; it is back when the job is done."""
+        whose = ("--user",) if self.is_user else ()
+        command = ("systemctl", *whose, "--no-pager", "--no-ask-password", verb, *arguments)
+        ran = await occasion.run(*command, is_checked=False)
+        said = " ".join(ran.errors.split())
+        if ran.status:
+            msg = f"systemctl {verb} {arguments[-1]} ended with status {ran.status}{': ' if said else ''}{said}"
+            raise HookFailed(msg)
+        if said:
+            occasion.log(said)
+        return ran.output
+
+
+def _full(unit: str) -> str:
+    return unit if "." in unit else f"{unit}.service"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """A unit as systemd knows it.
+
+    Attributes:
+        name: With its suffix, and no alias.
+        load: ``loaded``, or why not.
+        state: Its ActiveState.
+        can_start: Whether it may be started by hand.
+        triggered_by: Sockets, timers and paths that start it.
+        stops: What is stopped together with it.
+    """
+
+    name: str
+    load: str
+    state: str
+    can_start: bool
+    triggered_by: tuple[str, ...]
+    stops: tuple[str, ...]
+
+    @classmethod
+    def read(cls, block: str) -> _Unit:
+        """Out of the lines ``Name=value``."""
+        told = dict.fromkeys(_PROPERTIES, "") | dict(line.partition("=")[::2] for line in block.splitlines())
+        return cls(
+            name=told["Id"],
+            load=told["LoadState"],
+            state=told["ActiveState"],
+            can_start=told["CanStart"] == "yes",
+            triggered_by=tuple(told["TriggeredBy"].split()),
+            stops=tuple(name for key in _STOPS for name in told[key].split()),
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self.state in _RUNNING
+
+    def check(self) -> None:
+        """Make sure that it can be stopped and started again.
+
+        Raises:
+            HookFailed: It cannot.
+        """
+        if self.load == "not-found":
+            msg = f"there is no unit {self.name}"
+            raise HookFailed(msg)
+        if self.is_running and not self.can_start:
+            msg = f"{self.name} runs but could not be started again: it is {self.load}"
+            raise HookFailed(msg)

@@ -1,0 +1,94 @@
+"""Where the agent's log goes: readable lines on a terminal, lines that the journal understands, JSON in a file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from forewarn.errors import ConfigError
+
+__all__ = ["configure_logging"]
+
+_FILE_SIZE_BYTES_MAX = 10 << 20
+_FILES_KEPT = 3
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""Members that every record has; what a call adds is told beside its text."""
+
+_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+"""Levels of syslog, which the journal reads from the beginning of a line."""
+
+
+def configure_logging(level: str, file: str = "", environment: Mapping[str, str] = os.environ) -> None:
+    """Send the agent's log where it belongs.
+
+    Args:
+        level: Least urgent lines: ``debug``, ``info``, ``warning``, ``error``.
+        file: A file, kept within 10 MiB and three older ones; empty: stderr.
+        environment: Says whether stderr is the journal.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    handler: logging.Handler
+    if file:
+        try:
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+            handler = logging.handlers.RotatingFileHandler(
+                file, maxBytes=_FILE_SIZE_BYTES_MAX, backupCount=_FILES_KEPT, encoding="utf-8"
+            )
+        except OSError as error:
+            msg = f"cannot write the log file {file}: {error.strerror}"
+            raise ConfigError(msg) from error
+        handler.setFormatter(_Json())
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        in_journal = "JOURNAL_STREAM" in environment
+        handler.setFormatter(_Journal() if in_journal else _Plain() if sys.stderr.isatty() else _Json())
+    logger = logging.getLogger("forewarn")
+    logger.handlers = [handler]
+    logger.setLevel(level.upper())
+    logger.propagate = False
+
+
+def _facts(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in vars(record).items() if name not in _OWN}
+
+
+def _moment(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class _Json(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {"timestamp": _moment(record), "level": record.levelname.lower()}
+        line["event"] = record.getMessage()
+        line |= {name: value for name, value in _facts(record).items() if value not in ("", None)}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class _Plain(logging.Formatter):
+    """For people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{_moment(record)} {record.levelname.lower():7} {' '.join(record.getMessage().split())}"
+        output = _facts(record).get("output")
+        if isinstance(output, str) and output.strip():
+            text += "".join(f"\n    {line}" for line in output.splitlines())
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class _Journal(_Json):
+    """JSON with a priority in front, which the journal takes off."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"<{_PRIORITIES.get(record.levelno, 6)}>{super().format(record)}"

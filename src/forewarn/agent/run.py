@@ -1,0 +1,183 @@
+"""`forewarn agent run`: puts the parts together, and takes them apart again at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from forewarn.agent.agent import Agent
+from forewarn.agent.configuration import Configuration, load_configuration
+from forewarn.agent.listener import Listener
+from forewarn.agent.logs import configure_logging
+from forewarn.agent.state import Memory, State, StateFile
+from forewarn.agent.steps import DryRun, StepRunner
+from forewarn.agent.supervisor import Supervisor
+from forewarn.agent.web import Web
+from forewarn.client import AsyncClient, Pace
+from forewarn.client.discovery import discover, endpoint_url
+from forewarn.client.naming import scale_set_name
+from forewarn.clock import RealClock
+from forewarn.errors import ConfigError, ForewarnError
+from forewarn.secret import kept_token
+
+__all__ = ["run_agent", "token_path"]
+
+_log = logging.getLogger("forewarn.agent")
+
+_FAILED = 1
+
+
+def run_agent(config: Path, *, is_dry_run: bool = False) -> int:
+    """Run the agent until it is told to stop.
+
+    Args:
+        config: Its configuration file.
+        is_dry_run: Everything but approvals and hooks, whatever the file says.
+
+    Returns:
+        The exit status: 0 after SIGTERM or Ctrl-C, 1 when it cannot run; then a line on stderr says why.
+    """
+    status = 0
+    try:
+        configuration = load_configuration(config)
+        if is_dry_run:
+            configuration = msgspec.structs.replace(configuration, dry_run=True)
+        configure_logging(configuration.log_level, configuration.log_file)
+        asyncio.run(_serve(configuration, Supervisor()))
+    except* ForewarnError as group:
+        sys.stderr.write(f"forewarn: {_first(group).message}\n")
+        status = _FAILED
+    except* KeyboardInterrupt:
+        pass
+    return status
+
+
+def _first(group: BaseExceptionGroup[ForewarnError]) -> ForewarnError:
+    """The first of the errors that tasks ended with."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, ForewarnError)  # noqa: S101 - the group holds no other kind
+    return error
+
+
+def token_path(configuration: Configuration) -> Path:
+    """Where the token lies that `agent status` and `agent approve` need: beside the state."""
+    return configuration.state_path.with_suffix(".token")
+
+
+class _Forgetful:
+    """A `Memory` for dry runs: what was only pretended must not be found later."""
+
+    def load(self) -> State:
+        return State()
+
+    def save(self, state: State) -> None:
+        pass
+
+
+async def _serve(configuration: Configuration, supervisor: Supervisor) -> None:
+    """Run until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    _on_signals(stop.set)
+    async with AsyncExitStack() as stack:
+        memory = _memory(configuration, stack)
+        url = await _endpoint(configuration)
+        client = await stack.enter_async_context(
+            AsyncClient(url, source_address=configuration.source_address or None, pace=_pace(configuration))
+        )
+        agent = Agent(
+            configuration,
+            client=client,
+            clock=RealClock(),
+            steps=DryRun() if configuration.dry_run else StepRunner(configuration.output_size_bytes_max),
+            memory=memory,
+            fallback_name=_fallback_name(configuration),
+        )
+        if configuration.listen:
+            web = Web(agent, _token(configuration))
+            listener = Listener(configuration.listen, web.answer)
+            await listener.open()
+            stack.push_async_callback(listener.close)
+            _log.info("status, metrics and health at %s", listener.url)
+        _log.info("watching %s", url)
+        supervisor.ready()
+        agent.listeners.append(lambda: supervisor.status(_summary(agent)))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(agent.run()), group.create_task(_show_life(supervisor))]
+            await stop.wait()
+            supervisor.stopping()
+            _log.info("stopping")
+            for task in tasks:
+                task.cancel()
+
+
+def _memory(configuration: Configuration, stack: AsyncExitStack) -> Memory:
+    if configuration.dry_run:
+        return _Forgetful()
+    file = StateFile(configuration.state_path)
+    file.acquire()
+    stack.callback(file.release)
+    return file
+
+
+async def _endpoint(configuration: Configuration) -> str:
+    if configuration.endpoint != "discover":
+        return configuration.endpoint
+    _log.info("looking for the endpoint by DHCP")
+    return endpoint_url(await asyncio.to_thread(discover))
+
+
+def _pace(configuration: Configuration) -> Pace:
+    return Pace(poll_interval_s=configuration.poll_interval.total_seconds(), wait_s=configuration.wait.total_seconds())
+
+
+def _fallback_name(configuration: Configuration) -> str:
+    """What this VM is called when nobody says so: derived from its host name (R106)."""
+    host = socket.gethostname()
+    if not configuration.scale_set:
+        return host
+    try:
+        return scale_set_name(host, configuration.scale_set)
+    except ValueError as error:
+        msg = f"scale_set is set, but {error}"
+        raise ConfigError(msg) from error
+
+
+def _token(configuration: Configuration) -> str:
+    path = token_path(configuration)
+    try:
+        return kept_token(path)
+    except OSError as error:
+        msg = f"cannot keep the agent's token in {path}: {error.strerror}"
+        raise ConfigError(msg) from error
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    """Stop at SIGTERM and Ctrl-C; on Windows the event loop ends at Ctrl-C by itself."""
+    if sys.platform != "win32":
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+
+
+async def _show_life(supervisor: Supervisor) -> None:
+    """Give the watchdog its signs of life, from the loop that could be stuck."""
+    while supervisor.watchdog_s is not None:
+        supervisor.alive()
+        await asyncio.sleep(supervisor.watchdog_s)
+
+
+def _summary(agent: Agent) -> str:
+    """The line that `systemctl status` shows."""
+    count = len(agent.records)
+    state = "out of service" if agent.is_drained else "in service"
+    return f"{agent.vm or 'unnamed'}: {state}, {count} event{'' if count == 1 else 's'}"

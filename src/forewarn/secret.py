@@ -1,0 +1,51 @@
+"""Secrets that lie in files which only their owner can read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from forewarn.errors import ConfigError
+
+__all__ = ["kept_token", "read_token"]
+
+_TOKEN_BYTES = 32
+
+
+def kept_token(path: Path) -> str:
+    """The token of that file; made, with its folder, when there is none yet.
+
+    Raises:
+        ConfigError: The file is there, but holds no token.
+        OSError: The folder cannot be used.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return read_token(path)
+    with os.fdopen(descriptor, "w") as file:
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        file.write(token + "\n")
+    return token
+
+
+def read_token(path: Path) -> str:
+    """A token from its file.
+
+    Raises:
+        ConfigError: The file cannot be read, or is empty.
+    """
+    try:
+        token = path.read_text().strip()
+    except OSError as error:
+        msg = f"cannot read the token file {path}: {error.strerror}"
+        raise ConfigError(msg) from error
+    except UnicodeDecodeError as error:
+        msg = f"cannot read the token file {path}: it holds no text"
+        raise ConfigError(msg) from error
+    if not token:
+        msg = f"the token file {path} is empty: remove it, and the service makes a new one"
+        raise ConfigError(msg)
+    return token
