@@ -9,10 +9,8 @@ import tomllib
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, Literal
-from zoneinfo import ZoneInfo
 
 import msgspec
-import platformdirs
 
 from forewarn.agent.codec import Span, convert
 from forewarn.agent.rule import Rule
@@ -40,12 +38,16 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 def default_config_file() -> Path:
     """Where the configuration is unless told otherwise."""
+    import platformdirs
+
     folder = platformdirs.site_config_dir("forewarn", appauthor=False) if sys.platform == "win32" else "/etc/forewarn"
     return Path(folder) / "agent.toml"
 
 
 def default_state_file() -> Path:
     """Where the state is kept unless told otherwise: the system's folder for root, the user's for others."""
+    import platformdirs
+
     if sys.platform == "win32":
         folder = platformdirs.site_data_dir("forewarn", appauthor=False)
     elif os.geteuid() == 0:
@@ -146,6 +148,8 @@ def local_time(name: str) -> tzinfo | None:
     """
     if name == "local":
         return None
+    from zoneinfo import ZoneInfo
+
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError) as error:

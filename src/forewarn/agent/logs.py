@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import logging.handlers
 import os
 import sys
 from collections.abc import Mapping
@@ -37,9 +36,11 @@ def configure_logging(level: str, file: str = "", environment: Mapping[str, str]
     """
     handler: logging.Handler
     if file:
+        from logging.handlers import RotatingFileHandler
+
         try:
             Path(file).parent.mkdir(parents=True, exist_ok=True)
-            handler = logging.handlers.RotatingFileHandler(
+            handler = RotatingFileHandler(
                 file, maxBytes=_FILE_SIZE_BYTES_MAX, backupCount=_FILES_KEPT, encoding="utf-8"
             )
         except OSError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -78,6 +77,8 @@ async def run_process(
 async def _start(
     command: Sequence[str] | str, environment: Mapping[str, str], label: str
 ) -> asyncio.subprocess.Process:
+    from shutil import which
+
     pipe = asyncio.subprocess.PIPE
     try:
         if isinstance(command, str):
@@ -85,7 +86,7 @@ async def _start(
                 command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, **_own_group()
             )
         # Windows finds a program by its extension as well, but only where somebody looks for it so.
-        program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+        program = which(command[0], path=environment.get("PATH")) or command[0]
         return await asyncio.create_subprocess_exec(
             program, *command[1:], stdin=pipe, stdout=pipe, stderr=pipe, env=environment, **_own_group()
         )

@@ -22,8 +22,6 @@ from forewarn.agent.steps import DryRun, StepRunner
 from forewarn.agent.supervisor import Supervisor
 from forewarn.agent.web import Web
 from forewarn.client import AsyncClient, Pace
-from forewarn.client.discovery import discover, endpoint_url
-from forewarn.client.naming import scale_set_name
 from forewarn.clock import RealClock
 from forewarn.errors import ConfigError, ForewarnError
 from forewarn.secret import kept_token
@@ -132,6 +130,8 @@ def _memory(configuration: Configuration, stack: AsyncExitStack) -> Memory:
 async def _endpoint(configuration: Configuration) -> str:
     if configuration.endpoint != "discover":
         return configuration.endpoint
+    from forewarn.client.discovery import discover, endpoint_url
+
     _log.info("looking for the endpoint by DHCP")
     return endpoint_url(await asyncio.to_thread(discover))
 
@@ -145,6 +145,8 @@ def _fallback_name(configuration: Configuration) -> str:
     host = socket.gethostname()
     if not configuration.scale_set:
         return host
+    from forewarn.client.naming import scale_set_name
+
     try:
         return scale_set_name(host, configuration.scale_set)
     except ValueError as error:

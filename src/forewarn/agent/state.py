@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -121,16 +120,17 @@ class StateFile:
 
     def save(self, state: State) -> None:
         """Write beside it, flush to disk, then put it in its place."""
-        descriptor, name = tempfile.mkstemp(prefix=self._path.name, suffix=".new", dir=self._path.parent)
+        new = self._path.with_suffix(".new")  # nobody else writes it, for there is the lock
+        new.unlink(missing_ok=True)
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(encode(state))
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).replace(self._path)
+            new.replace(self._path)
         except BaseException:
             with contextlib.suppress(OSError):
-                Path(name).unlink()
+                new.unlink()
             raise
         _sync_folder(self._path.parent)
 
@@ -152,10 +152,10 @@ def _lock(file: IO[str]) -> None:
         OSError: Somebody else holds it.
     """
     if sys.platform == "win32":
-        import msvcrt  # noqa: PLC0415 - only there
+        import msvcrt
 
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
     else:
-        import fcntl  # noqa: PLC0415 - not there
+        import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
