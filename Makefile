@@ -30,6 +30,7 @@ lint: .venv/.dev ## Check style, types and layers
 	check ruff check; \
 	check ruff format --check; \
 	check mypy --strict; \
+	check mypy --strict --platform win32 src/forewarn/agent src/forewarn/client; \
 	check lint-imports --no-logo; \
 	if [[ -n $$failed ]]; then echo "lint failed: $${failed#, }" >&2; exit 1; fi
 

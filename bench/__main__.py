@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from bench import due, get, held, inventory, picture, report, sight
+from bench import agent, due, get, held, inventory, picture, report, sight
 from bench.machine import describe, load_average
 from bench.process import LOAD_CORE, ROOT, BenchError, missing_tools
 from bench.result import QUICK, Effort
@@ -23,6 +23,7 @@ _PARTS = {
     "held": held.measure,
     "due": due.measure,
     "inventory": inventory.measure,
+    "agent": agent.measure,
 }
 _QUIET_LOAD = 0.5
 

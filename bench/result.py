@@ -23,6 +23,9 @@ class Effort:
         due: Maintenances that fall due in the same second.
         sizes: VMs in the inventory, smallest first.
         hosts: Hosts on which a maintenance is scheduled, one after the other.
+        idle_s: How long idle agents are watched.
+        polled: Events that a polling agent is told of, one a second.
+        waited: Events that an agent with a held poll is told of.
     """
 
     rounds: int = 5
@@ -32,9 +35,23 @@ class Effort:
     due: int = 1000
     sizes: tuple[int, ...] = (1000, 10_000, 100_000)
     hosts: int = 15
+    idle_s: float = 90.0
+    polled: int = 60
+    waited: int = 200
 
 
-QUICK = Effort(rounds=2, seconds=1.0, changes=60, polls=1000, due=200, sizes=(1000, 10_000), hosts=5)
+QUICK = Effort(
+    rounds=2,
+    seconds=1.0,
+    changes=60,
+    polls=1000,
+    due=200,
+    sizes=(1000, 10_000),
+    hosts=5,
+    idle_s=15.0,
+    polled=5,
+    waited=20,
+)
 """Enough to see that everything works."""
 
 

@@ -75,6 +75,7 @@ class Watch:
                 {
                     "incarnation": document.audience.incarnation,
                     "committed_s": self._store.committed_s,
+                    "committed_at_s": self._store.committed_at_s,
                     "shown_s": shown_s,
                 }
             )

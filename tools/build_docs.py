@@ -1,21 +1,33 @@
 """Writes the reference pages that come from the code.
 
-Settings, commands, errors, metrics, the control API, the lifecycle, the versions of the protocol.
+The agent's configuration, hooks and metrics; settings, commands, errors, metrics, the control API, the lifecycle, the versions of the protocol.
 ``python tools/build_docs.py`` writes them; with ``--check`` it only says which are stale, and fails.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import sys
+import typing
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer.main
 from pydantic_core import PydanticUndefined
 
 from forewarn import errors
+from forewarn.agent.configuration import Configuration
+from forewarn.agent.handlers import AnyHandler
+from forewarn.agent.metrics import AgentMetrics
+from forewarn.agent.record import Record
+from forewarn.agent.rule import Hook, Rule, Step
+from forewarn.agent.steps import VARIABLES, payload_of
+from forewarn.agent.together import Together
 from forewarn.cli.main import app as cli
 from forewarn.cli.openapi import openapi_document
 from forewarn.config import Settings
@@ -26,6 +38,7 @@ from forewarn.endpoint.traffic import Limits, Traffic
 from forewarn.feed import Feed
 from forewarn.metrics import Metrics
 from forewarn.span import format_span
+from forewarn.wire.document import Event
 from forewarn.wire.imds import VERSIONS, Dialect
 
 ROOT = Path(__file__).parent.parent
@@ -179,6 +192,122 @@ def _help(command: Any) -> str:  # noqa: ANN401 - a click command
     return "\n\n".join(part for part in parts if part)
 
 
+def agent_configuration() -> str:
+    """Every key of the agent's configuration file."""
+    text = (
+        "# The agent's configuration\n\nOne TOML file, by default `/etc/forewarn/agent.toml`; on Windows it lies in "
+        "`%ProgramData%`. An unknown key is an error.\nSpans of time are written `90s`, `15m`, `24h`. `forewarn agent "
+        "check` says what a file would do, and names the line of a mistake.\n\n"
+    )
+    text += _keys(Configuration)
+    text += "\n## `[together]`\n\n" + _keys(Together)
+    text += (
+        "\n## `[[rule]]`\n\nThe first rule that matches an event decides; without one it is only logged.\n\n"
+        + _keys(Rule)
+    )
+    text += (
+        "\n## Hooks\n\nA hook is a list of strings, which is a command with its arguments, or a table with these keys. "
+        "What it is told stands in\n[hooks](agent-hooks.md).\n\n"
+    )
+    text += _keys(Hook)
+    text += "\n## Handlers\n\nA table in `handlers` names its handler in `use`. Every one takes `timeout` as well.\n"
+    for handler in typing.get_args(AnyHandler):
+        summary = (handler.__doc__ or "").split("\n\n")[0].replace("\n", " ")
+        text += f"\n### `{handler.__struct_config__.tag}`\n\n{summary}\n\n" + _keys(handler, without=frozenset({"timeout"}))
+    return text
+
+
+def _keys(kind: Any, without: frozenset[str] = frozenset()) -> str:  # noqa: ANN401 - a struct
+    """A table of a struct's fields, told by the attributes of its docstring."""
+    told = _attributes(kind)
+    table = _table("key", "default", "what it is")
+    for field in msgspec.structs.fields(kind):
+        if field.name not in without:
+            table += _row(f"`{field.name}`", _shown(field), told[field.name])
+    return table
+
+
+def _attributes(kind: Any) -> dict[str, str]:  # noqa: ANN401 - a class
+    """What the section ``Attributes:`` of a docstring says, by name."""
+    _, _, section = (inspect.getdoc(kind) or "").partition("Attributes:\n")
+    found = re.findall(r"^    (\w+): (.*(?:\n {6,}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.replace("``", "`").split()) for name, text in found}
+
+
+def _shown(field: Any) -> str:  # noqa: ANN401 - msgspec's FieldInfo
+    if field.required:
+        return "required"
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    if value is None or value in ("", (), {}) or isinstance(value, msgspec.Struct):
+        return "not set"
+    if isinstance(value, bool | str | int):
+        return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    return f"`{format_span(value)}`" if hasattr(value, "total_seconds") else f"`{', '.join(map(str, value))}`"
+
+
+def agent_hooks() -> str:
+    """What hooks are told, and when they run."""
+    text = "# Hooks of the agent\n\n## Steps\n\n" + _table("step", "key of the rule", "when")
+    keys = {"before-approval": "before_approval"}
+    members = re.findall(r'    (\w+) = "([\w-]+)"\n    """(.*?)"""', inspect.getsource(Step))
+    for _, step, when in members:
+        text += _row(f"`{step}`", f"`{keys.get(step, step)}`", when)
+    text += "\n## Environment\n\n" + _table("variable", "what it holds")
+    for name, what in VARIABLES.items():
+        text += _row(f"`{name}`", what)
+    record = Record(
+        event=_EXAMPLE_EVENT, rule=Rule(name="drain", prepare=(("/usr/local/bin/drain",),)), seen_at=_EXAMPLE_MOMENT
+    )
+    payload = json.dumps(json.loads(payload_of(record, Step.PREPARE, "db")), indent=2)
+    text += f"\n## Standard input, and the body of webhooks\n\n```json\n{payload}\n```\n"
+    return text + (
+        "\n## Rules for hooks\n\n"
+        "- A command runs without a shell, in a process group of its own, which is ended as a whole: SIGTERM, then SIGKILL after 3 s.\n"
+        "- Exit status 0 is success; a webhook's is any 2xx.\n"
+        "- `timeout` holds for one try. Whatever it says, a step before the approval is ended at NotBefore less `margin`.\n"
+        "- A hook may run twice for the same event: after a failure, when it is to be retried, and after a crash of the agent. Write it so\n  that this does no harm.\n"
+        "- What it prints goes to the log, the end of it to `forewarn agent status --json`.\n"
+    )
+
+
+_EXAMPLE_MOMENT = datetime(2030, 1, 1, 10, 0, tzinfo=UTC)
+_EXAMPLE_EVENT = Event(
+    id="602D9444-D2CD-49C7-8624-8643E7171297",
+    type="Reboot",
+    status="Scheduled",
+    resources=("db",),
+    not_before=datetime(2030, 1, 1, 10, 15, tzinfo=UTC),
+    description="Virtual machine is going to be restarted as requested by authorized user.",
+    source="User",
+)
+
+
+def agent_metrics() -> str:
+    """Every metric of the agent."""
+    collector = AgentMetrics(lambda: (), lambda: _EXAMPLE_MOMENT)
+    text = "# Metrics of the agent\n\n`GET /metrics` on the address that `listen` names, in the Prometheus text format.\n\n"
+    text += _table("metric", "type", "labels", "what it tells")
+    for family, labels in collector.described():
+        suffix = "_total" if family.type == "counter" else ""
+        text += _row(f"`{family.name}{suffix}`", family.type, ", ".join(labels), family.documentation)
+    return text + (
+        "\n## Other paths\n\n"
+        + _table("path", "answers")
+        + _row("`/healthz`", "200 while the agent runs")
+        + _row(
+            "`/readyz`",
+            "200 when the endpoint has answered lately and the VM's name is known, else 503 with the reason",
+        )
+        + _row(
+            "`/drainz`",
+            "200 while this VM may get work, 503 while it should not: for the health check of a load balancer",
+        )
+        + _row(
+            "`/status`", "what `forewarn agent status --json` prints; needs the token that lies beside the state file"
+        )
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings,
     "errors.md": error_codes,
@@ -187,6 +316,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "versions.md": api_versions,
     "control-api.md": control_api,
     "commands.md": commands,
+    "agent-configuration.md": agent_configuration,
+    "agent-hooks.md": agent_hooks,
+    "agent-metrics.md": agent_metrics,
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from forewarn.agent.record import Approval, Record
@@ -18,6 +18,7 @@ from forewarn.agent.rule import Step
 
 __all__ = ["AgentMetrics", "phase"]
 
+_PRESENT_LABELS = {"forewarn_agent_events": ("type", "state")}
 _STEP_BUCKETS_S = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600, 900)
 
 
@@ -82,12 +83,28 @@ class AgentMetrics:
         self._save_failures = Counter(
             "forewarn_agent_state_save_failures", "Times that the state file could not be written.", registry=registry
         )
+        self._counted = (
+            self._events,
+            self._unprepared,
+            self._steps,
+            self._approvals,
+            self._approval_failures,
+            self._polls,
+            self._last_poll,
+            self._save_failures,
+        )
         for outcome in ("ok", "failed"):
             self._polls.labels(outcome)
 
     def render(self) -> bytes:
         """All of it, in the text form of Prometheus."""
         return generate_latest(self._registry)
+
+    def described(self) -> list[tuple[Metric, tuple[str, ...]]]:
+        """Every metric with its labels, for the reference."""
+        families = {family.name: family for family in self._registry.collect()}
+        labels = {next(iter(metric.describe())).name: metric._labelnames for metric in self._counted}  # noqa: SLF001 - nothing else tells
+        return [(family, labels.get(name, _PRESENT_LABELS.get(name, ()))) for name, family in sorted(families.items())]
 
     def polled(self, at: datetime) -> None:
         """The endpoint answered."""

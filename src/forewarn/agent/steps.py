@@ -25,7 +25,7 @@ from forewarn.clock import Clock, RealClock
 from forewarn.errors import ForewarnError, HookFailed
 from forewarn.wire.document import Event
 
-__all__ = ["DryRun", "Remember", "StepRunner", "Steps", "environment_of", "payload_of"]
+__all__ = ["VARIABLES", "DryRun", "Remember", "StepRunner", "Steps", "environment_of", "payload_of"]
 
 _log = logging.getLogger("forewarn.agent")
 
@@ -212,6 +212,23 @@ def _failure(label: str, ran: Ran) -> str:
 
 
 # What hooks are told
+
+VARIABLES = {
+    "FOREWARN_STEP": "the step: `prepare`, `before-approval`, `started`, `recover`, `canceled` or `alert`",
+    "FOREWARN_VM": "this VM's name",
+    "FOREWARN_RULE": "name of the rule",
+    "FOREWARN_PREPARED": "`true` when everything that the rule prepares is done, else `false`",
+    "FOREWARN_REASON": "why there is an alert; empty at other steps",
+    "FOREWARN_EVENT_ID": "EventId, in upper case",
+    "FOREWARN_EVENT_TYPE": "`Freeze`, `Reboot`, `Redeploy`, `Preempt`, `Terminate`",
+    "FOREWARN_EVENT_STATUS": "`Scheduled` or `Started`, as it was seen last",
+    "FOREWARN_EVENT_RESOURCES": "names of the VMs that it hits, with commas in between",
+    "FOREWARN_EVENT_NOT_BEFORE": "RFC 3339 in UTC; empty once it has started",
+    "FOREWARN_EVENT_DESCRIPTION": "Description; may be empty",
+    "FOREWARN_EVENT_SOURCE": "`Platform`, `User`, or empty where the api-version does not say",
+    "FOREWARN_EVENT_DURATION_S": "expected impact in seconds; 0 none, -1 unknown",
+}
+"""Every variable that a hook finds in its environment besides the agent's own, and what it holds."""
 
 
 def environment_of(record: Record, step: Step, vm: str, reason: str = "") -> dict[str, str]:

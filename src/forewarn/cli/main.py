@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from forewarn.cli.about import add_demo, add_version
+from forewarn.cli.agent import add_agent
 from forewarn.cli.clock import add_clock
 from forewarn.cli.command import BROKEN_PIPE
 from forewarn.cli.config import add_config
@@ -44,6 +45,7 @@ class _InOrder(TyperGroup):
 
 _ADDERS = (
     add_serve,
+    add_agent,
     add_demo,
     add_inventory,
     add_vm,

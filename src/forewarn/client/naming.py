@@ -22,6 +22,8 @@ _NAME = re.compile(r".+_(?P<number>0|[1-9][0-9]*)")
 def scale_set_name(hostname: str, scale_set: str) -> str:
     """The name in ``Resources`` of the instance with that host name.
 
+    Only the form can be checked: hand in the host name that the scale set made, not one that was changed afterwards.
+
     Args:
         hostname: With or without domain, for example ``web00000A``.
         scale_set: Name of the scale set; the host name's prefix may be another.

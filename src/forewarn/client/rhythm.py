@@ -16,8 +16,11 @@ __all__ = ["Rhythm"]
 _HELD_INTERVAL_S = 1.0
 """Held requests begin at least this far apart while nothing changes, whatever the endpoint claims to do."""
 
-_RUSHES_MAX = 5
-"""After so many changes in a row the endpoint is given a pause each time."""
+_RUSHES_MAX = 10
+"""So many changes in a row are each followed by the next question at once..."""
+
+_RUSHES_PER_S = 10.0
+"""...and so many a second in the long run: an endpoint that changes without end must not be asked without end."""
 
 _BREAKS_MAX = 2
 """After so many held requests in a row that broke off, the endpoint is polled: something between does not bear them."""
@@ -32,7 +35,7 @@ class Rhythm:
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self._rushes = 0
+        self._rushes = float(_RUSHES_MAX)
         self._breaks = 0
         self._since_refresh_s = 0.0
         self._is_held = False
@@ -69,9 +72,11 @@ class Rhythm:
             else:
                 self._breaks = _BREAKS_MAX
         # What follows on a change may come soon, and only a held request hears of it at once.
-        self._rushes = self._rushes + 1 if is_changed and self._may_hold else 0
-        is_rushing = 0 < self._rushes <= _RUSHES_MAX
+        self._rushes = min(self._rushes + answer.elapsed_s * _RUSHES_PER_S, _RUSHES_MAX)
+        is_rushing = is_changed and self._may_hold and self._rushes >= 1
+        self._rushes -= is_rushing
         pause_s = 0.0 if is_rushing else max(interval_s - answer.elapsed_s, 0.0)
+        self._rushes = min(self._rushes + pause_s * _RUSHES_PER_S, _RUSHES_MAX)
         self._since_refresh_s += answer.elapsed_s + pause_s
         return pause_s
 

@@ -6,6 +6,7 @@ Spec: R104
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import Iterable
@@ -259,6 +260,10 @@ def _deepest(error: BaseException) -> str:
     said = ""
     cause: BaseException | None = error
     while cause is not None:
-        said = str(cause) or said
+        if isinstance(cause, OSError) and cause.errno is not None:
+            # asyncio puts words of its own beside the number; those of name resolution are negative.
+            said = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror or said
+        else:
+            said = str(cause) or said
         cause = cause.__cause__ or cause.__context__
     return said or type(error).__name__

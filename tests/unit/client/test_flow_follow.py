@@ -188,11 +188,17 @@ def test_a_held_request_follows_upon_the_other_however_seldom_one_wants_to_poll(
 
 
 def test_changes_without_end_keep_nobody_busy() -> None:
-    """R97: five in a row are followed at once, then there is a pause."""
-    told = follow(*[ok(n) for n in range(9)])
-    assert pauses(told) == [1.0] * 4
-    told = follow(*[ok(n) for n in range(6)], same(), ok(7))
+    """R97: ten in a row are each followed at once; then there is a pause, and the next ten may come."""
+    told = follow(*[ok(n) for n in range(14)])
     assert pauses(told) == [1.0]
+    told = follow(*[ok(n) for n in range(25)])
+    assert pauses(told) == [1.0] * 2
+
+
+def test_changes_that_come_now_and_then_are_all_heard_of_at_once() -> None:
+    """X1: however many they are."""
+    told = follow(ok(0), *[ok(n, elapsed_s=0.2, headers=HELD) for n in range(1, 60)])
+    assert pauses(told) == []
 
 
 def test_after_five_minutes_the_whole_document_is_asked_for() -> None:

@@ -1,0 +1,169 @@
+"""What a configuration would do about which event, in words: for `forewarn agent check`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from forewarn.agent.configuration import Configuration
+from forewarn.agent.rule import LOG_ONLY, Rule, Step, first_match
+from forewarn.wire.document import Event
+
+__all__ = ["TYPICAL", "Case", "Explained", "explain"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """An event as platforms make it.
+
+    Attributes:
+        cause: What is behind it.
+        is_mine: Whether this VM is in Resources.
+    """
+
+    cause: str
+    type: str
+    source: str
+    duration_s: int = -1
+    description: str = ""
+    status: str = "Scheduled"
+    is_mine: bool = True
+
+    def event(self, vm: str) -> Event:
+        """The event, of that VM or of another."""
+        return Event(
+            id="EXAMPLE",
+            type=self.type,
+            status=self.status,
+            resources=(vm,) if self.is_mine else (f"not-{vm}",),
+            description=self.description,
+            source=self.source,
+            duration_s=self.duration_s,
+        )
+
+
+_MIGRATION = "Virtual machine is being paused because of a memory-preserving Live Migration operation."
+
+TYPICAL = (
+    Case(cause="live migration", type="Freeze", source="Platform", duration_s=5, description=_MIGRATION),
+    Case(
+        cause="host maintenance",
+        type="Freeze",
+        source="Platform",
+        duration_s=9,
+        description="Host server is undergoing maintenance.",
+    ),
+    Case(
+        cause="restart by a user",
+        type="Reboot",
+        source="User",
+        description="Virtual machine is going to be restarted as requested by authorized user.",
+    ),
+    Case(
+        cause="hardware failure",
+        type="Reboot",
+        source="Platform",
+        description="Host server is undergoing an emergency repair.",
+        status="Started",
+    ),
+    Case(
+        cause="failing hardware",
+        type="Redeploy",
+        source="Platform",
+        description="Virtual machine has encountered a failure.",
+    ),
+    Case(
+        cause="redeploy by a user",
+        type="Redeploy",
+        source="User",
+        description="Virtual machine is going to be redeployed as requested by authorized user.",
+    ),
+    Case(cause="spot eviction", type="Preempt", source="Platform"),
+    Case(cause="scale-set delete", type="Terminate", source="User"),
+    Case(
+        cause="another VM's migration",
+        type="Freeze",
+        source="Platform",
+        duration_s=5,
+        description=_MIGRATION,
+        is_mine=False,
+    ),
+)
+"""The causes of the protocol, with their usual members."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """What would be done about a case.
+
+    Attributes:
+        rule: Name of the rule that matches; ``none``: it is only logged.
+        prepares: Before the approval, one line for each.
+        approves: When, in words.
+        recovers: Once it is over, one line for each.
+    """
+
+    case: Case
+    rule: str
+    prepares: tuple[str, ...]
+    approves: str
+    recovers: tuple[str, ...]
+
+
+def explain(configuration: Configuration, local: datetime, cases: tuple[Case, ...] = TYPICAL) -> tuple[Explained, ...]:
+    """What that configuration would do about each case.
+
+    Args:
+        configuration: Of the agent.
+        local: The moment at which it is seen, in the time zone of the rules' windows.
+        cases: Which events.
+    """
+    vm = configuration.name or "this-vm"
+    return tuple(
+        _explained(case, first_match(configuration.rules, case.event(vm), vm, local), configuration) for case in cases
+    )
+
+
+def _explained(case: Case, rule: Rule, configuration: Configuration) -> Explained:
+    is_late = case.status == "Started"
+    undone = [f"undo: {line}" for handler in reversed(rule.handlers) for line in handler.explain()]
+    return Explained(
+        case=case,
+        rule=rule.name,
+        prepares=() if is_late else _prepares(rule),
+        approves=_approves(rule, configuration, is_late=is_late),
+        recovers=(*_labels(rule, Step.RECOVER), *(() if is_late else undone)),
+    )
+
+
+def _prepares(rule: Rule) -> tuple[str, ...]:
+    handled = [line for handler in rule.handlers for line in handler.explain()]
+    return (*handled, *_labels(rule, Step.PREPARE))
+
+
+def _labels(rule: Rule, step: Step) -> tuple[str, ...]:
+    return tuple(hook.label for hook in rule.hooks(step))
+
+
+_TOGETHER = {
+    "each": "",
+    "leader": "if first in Resources",
+    "primary": "for all VMs of the event",
+    "secondary": "if the primary has not",
+    "all-prepared": "once all VMs of the event are prepared",
+}
+
+
+def _approves(rule: Rule, configuration: Configuration, *, is_late: bool) -> str:
+    if is_late:
+        return "no: it has started"
+    if rule is LOG_ONLY or rule.approve == "never":
+        return "never: NotBefore decides"
+    if rule.approve == "by-hand":
+        return "by hand: forewarn agent approve"
+    when = "at once" if rule.approve == "at-once" or not rule.has_preparation else "when prepared"
+    mode = configuration.together.mode
+    together = _TOGETHER[mode]
+    if mode == "secondary":
+        return f"{when}, {together} within {configuration.together.secondary_after.total_seconds():g} s"
+    return f"{when}, {together}" if together else when

@@ -1,0 +1,321 @@
+"""`forewarn agent`: the agent inside a VM."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forewarn.cli.command import command, group
+from forewarn.cli.output import Column, Output, format_relative, format_seconds
+from forewarn.errors import ConfigError, InvalidRequest, NotFound, ServerUnreachable, Unauthorized
+
+if TYPE_CHECKING:
+    from forewarn.agent.configuration import Configuration
+    from forewarn.agent.explain import Case, Explained
+
+__all__ = ["add_agent"]
+
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        envvar="FOREWARN_AGENT_CONFIG",
+        help="The agent's configuration, TOML. (default: the system's place for it)",
+    ),
+]
+_EventId = Annotated[str | None, typer.Argument(metavar="[EVENT]", help="Id of the event; all that wait, without one.")]
+_ERRORS = {401: Unauthorized, 404: NotFound, 400: InvalidRequest}
+_TIMEOUT_S = 5.0
+_OK = 200
+
+
+def add_agent(app: typer.Typer) -> None:
+    """Add the commands of `agent`."""
+    noun = group(app, "agent", "Prepare a VM for events, approve them, recover: inside the VM.", "Run")
+    _add_run(noun)
+    _add_check(noun)
+    _add_status(noun)
+    _add_words(noun)
+    _add_install(noun)
+
+
+def _add_run(noun: typer.Typer) -> None:
+    @command(noun, "run", "forewarn agent run", "forewarn agent run --config agent.toml --dry-run")
+    def run(
+        config: _Config = None,
+        is_dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Everything but approvals and hooks; nothing is remembered.")
+        ] = False,
+    ) -> None:
+        """Watch the endpoint, prepare, approve and recover as the configuration says, until told to stop."""
+        arguments = ["--config", str(_config_file(config)), *(["--dry-run"] if is_dry_run else [])]
+        if sys.platform == "win32":
+            from forewarn.agent.run import run_agent
+
+            raise typer.Exit(run_agent(_config_file(config), is_dry_run=is_dry_run))
+        # The same process, without the libraries of the command line: an idle agent should hold little.
+        os.execv(sys.executable, [sys.executable, "-m", "forewarn.agent", *arguments])  # noqa: S606 - itself
+
+
+def _add_check(noun: typer.Typer) -> None:
+    @command(
+        noun,
+        "check",
+        "forewarn agent check",
+        "forewarn agent check --config agent.toml --type Freeze --duration 5s --source Platform",
+    )
+    def check(
+        output: Output,
+        config: _Config = None,
+        event_type: Annotated[
+            str | None, typer.Option("--type", metavar="TYPE", help="Ask about one event only, of that type.")
+        ] = None,
+        source: Annotated[str, typer.Option(metavar="SOURCE", help="With --type: Platform or User.")] = "Platform",
+        duration: Annotated[
+            str, typer.Option(metavar="SPAN", help="With --type: its expected impact, or unknown.")
+        ] = "unknown",
+        description: Annotated[str, typer.Option(metavar="TEXT", help="With --type: its description.")] = "",
+        is_others: Annotated[bool, typer.Option("--others", help="With --type: it hits another VM.")] = False,
+    ) -> None:
+        """Check the configuration, and explain what it would do about which event."""
+        from forewarn.agent.configuration import load_configuration, local_time, to_local
+        from forewarn.agent.explain import TYPICAL, Case, explain
+        from forewarn.agent.rule import unreachable_rules
+        from forewarn.cli.times import as_duration_s
+        from forewarn.clock import RealClock
+
+        path = _config_file(config)
+        configuration = load_configuration(path)
+        cases: tuple[Case, ...] = TYPICAL
+        if event_type is not None:
+            _check_type(event_type)
+            seconds = as_duration_s(duration, "--duration")
+            case = Case(
+                cause="as asked",
+                type=event_type,
+                source=source,
+                duration_s=-1 if seconds is None else seconds,
+                description=description,
+                is_mine=not is_others,
+            )
+            cases = (case,)
+        local = to_local(RealClock().now(), local_time(configuration.timezone))
+        explained = explain(configuration, local, cases)
+        warnings = [
+            f"{name} can never match: a rule before it matches all that it would"
+            for name in unreachable_rules(configuration.rules)
+        ]
+        if not configuration.rule:
+            warnings.append("there are no rules: every event is only logged")
+        if output.show({"config": str(path), "warnings": warnings, "events": [_as_json(each) for each in explained]}):
+            return
+        count = f"{len(configuration.rule)} rule{'' if len(configuration.rule) == 1 else 's'}"
+        output.line(f"{path} is valid: {count}, asking {configuration.endpoint}")
+        for warning in warnings:
+            output.notice(f"warning: {warning}")
+        output.line()
+        _show_explained(output, explained)
+
+
+def _check_type(event_type: str) -> None:
+    types = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
+    if event_type not in types:
+        msg = f"{event_type!r} is expected to be one of {', '.join(types)}"
+        raise typer.BadParameter(msg, param_hint="--type")
+
+
+def _as_json(explained: Explained) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(explained)
+
+
+def _show_explained(output: Output, explained: tuple[Explained, ...]) -> None:
+    columns = [
+        Column("event"),
+        Column("cause", is_whole=False),
+        Column("rule", is_whole=False),
+        Column("prepares", is_whole=False),
+        Column("approves", is_whole=False),
+        Column("recovers", is_whole=False),
+    ]
+    rows = [
+        (
+            f"{each.case.type} {each.case.source}" + ("" if each.case.duration_s < 0 else f" {each.case.duration_s}s"),
+            each.case.cause,
+            each.rule,
+            "; ".join(each.prepares),
+            each.approves,
+            "; ".join(each.recovers),
+        )
+        for each in explained
+    ]
+    output.table(columns, rows)
+
+
+def _add_status(noun: typer.Typer) -> None:
+    @command(noun, "status", "forewarn agent status", "forewarn agent status --json")
+    def status(output: Output, config: _Config = None) -> None:
+        """Show what the running agent knows: the events that are there, and what it waits for."""
+        told = _ask(_configuration(config), "GET", "/status")
+        if output.show(told):
+            return
+        _show_status(output, told)
+
+
+def _show_status(output: Output, told: dict[str, Any]) -> None:
+    now = datetime.fromisoformat(told["now"]).astimezone(UTC)
+    output.fields(
+        [
+            ("vm", told["vm"] or "not known yet"),
+            ("endpoint", told["endpoint"]),
+            ("last answer", format_relative(told["last_answer_at"], now) or "none yet"),
+            ("trouble", told["last_error"]),
+            ("work", "out of service" if told["drained"] else "in service"),
+            ("mode", "dry run: no hook runs, nothing is approved" if told["dry_run"] else None),
+        ]
+    )
+    output.line()
+    columns = [Column("event"), Column("type"), Column("state", is_state=True), Column("not before", is_whole=False)]
+    rows = [
+        (
+            each["event"]["id"],
+            each["event"]["type"],
+            each["state"],
+            format_relative(each["event"]["not_before"], now),
+            each["why"],
+        )
+        for each in told["events"]
+    ]
+    output.table([*columns, Column("what it waits for", is_whole=False)], rows, empty="no events")
+    if told["finished"]:
+        output.heading("Done with")
+        output.table(
+            [Column("event"), Column("type"), Column("outcome"), Column("prepared"), Column("gone"), Column("away")],
+            [_finished_row(each, now) for each in told["finished"][:10]],
+        )
+
+
+def _finished_row(finished: dict[str, Any], now: datetime) -> tuple[object, ...]:
+    prepared = {True: "in time", False: "NOT IN TIME", None: "-"}[finished["was_prepared"]]
+    away = None
+    if finished["started_at"] and finished["gone_at"]:
+        span = datetime.fromisoformat(finished["gone_at"]) - datetime.fromisoformat(finished["started_at"])
+        away = format_seconds(span.total_seconds())
+    return (
+        finished["event"]["id"],
+        finished["event"]["type"],
+        finished["outcome"],
+        prepared,
+        format_relative(finished["gone_at"], now),
+        away,
+    )
+
+
+def _add_words(noun: typer.Typer) -> None:
+    @command(noun, "approve", "forewarn agent approve", "forewarn agent approve 602D9444-D2CD-49C7-8624-8643E7171297")
+    def approve(output: Output, event_id: _EventId = None, config: _Config = None) -> None:
+        """Approve events by hand: whatever their rules wait for, they are approved once they are prepared."""
+        told = _ask(_configuration(config), "POST", "/approve", event_id)
+        if not output.show(told):
+            for each in told["event_ids"]:
+                output.line(f"event {each} is approved by hand")
+
+    @command(noun, "recover", "forewarn agent recover")
+    def recover(output: Output, event_id: _EventId = None, config: _Config = None) -> None:
+        """Run a recovery again that has failed, after what was wrong has been mended."""
+        told = _ask(_configuration(config), "POST", "/recover", event_id)
+        if not output.show(told):
+            for each in told["event_ids"]:
+                output.line(f"event {each}: recovery begins again")
+
+
+def _add_install(noun: typer.Typer) -> None:
+    @command(noun, "install", "sudo forewarn agent install", "forewarn agent install --print")
+    def install(
+        config: _Config = None,
+        is_printed: Annotated[
+            bool, typer.Option("--print", help="Only print the systemd unit that would be installed.")
+        ] = False,
+        is_started: Annotated[bool, typer.Option("--start/--no-start", help="Start it now, and at every boot.")] = True,
+        user: Annotated[str | None, typer.Option(metavar="NAME", help="Run it as that user. (default: root)")] = None,
+    ) -> None:
+        """Set the agent up as a systemd service; writes an example configuration where there is none."""
+        from forewarn.agent.install import install as set_up
+        from forewarn.agent.install import unit_text
+
+        path = _config_file(config).absolute()
+        if is_printed:
+            typer.echo(unit_text(sys.executable, path, user), nl=False)
+            return
+        for line in set_up(path, python=sys.executable, is_started=is_started, user=user):
+            typer.echo(line)
+
+    @command(noun, "uninstall", "sudo forewarn agent uninstall")
+    def uninstall() -> None:
+        """Stop the systemd service and remove its unit; configuration and state stay."""
+        from forewarn.agent.install import uninstall as take_down
+
+        for line in take_down():
+            typer.echo(line)
+
+
+def _config_file(config: Path | None) -> Path:
+    if config is not None:
+        return config
+    from forewarn.agent.configuration import default_config_file
+
+    return default_config_file()
+
+
+def _configuration(config: Path | None) -> Configuration:
+    from forewarn.agent.configuration import load_configuration
+
+    return load_configuration(_config_file(config))
+
+
+def _ask(configuration: Configuration, method: str, path: str, event_id: str | None = None) -> dict[str, Any]:
+    """Ask the running agent.
+
+    Raises:
+        ServerUnreachable: It does not answer.
+        ForewarnError: It refuses.
+    """
+    import msgspec
+
+    from forewarn.agent.run import token_path
+    from forewarn.client.exchange import Request
+    from forewarn.client.transport import Http
+    from forewarn.errors import EndpointUnreachable
+    from forewarn.secret import read_token
+
+    if not configuration.listen:
+        msg = "the agent has no address to be asked at: set `listen` in its configuration"
+        raise ConfigError(msg)
+    token = read_token(token_path(configuration))
+    http = Http(f"http://{configuration.listen}")
+    body = msgspec.json.encode({"event_id": event_id}) if event_id else b""
+    request = Request(
+        method=method, path=path, headers={"Authorization": f"Bearer {token}"}, body=body, timeout_s=_TIMEOUT_S
+    )
+    try:
+        answer = http.send(request)
+    except EndpointUnreachable as error:
+        msg = f"no agent answers at {configuration.listen}: is it running? ('forewarn agent run')"
+        raise ServerUnreachable(msg) from error
+    finally:
+        http.close()
+    try:
+        content: dict[str, Any] = msgspec.json.decode(answer.body)
+    except msgspec.DecodeError as error:
+        msg = f"what answers at {configuration.listen} is not an agent"
+        raise ServerUnreachable(msg) from error
+    if answer.status != _OK:
+        raise _ERRORS.get(answer.status, ServerUnreachable)(content["error"]["message"])
+    return content

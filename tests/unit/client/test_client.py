@@ -1,0 +1,131 @@
+"""The driver for threads, over a transport of our own: what it sends, how long it sleeps, what it hands on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from forewarn.client import BadAnswer, ChangeKind, Client, EndpointRefused, EndpointUnreachable, Missed, Pace, Seen
+from forewarn.client.exchange import Answer, Request
+from forewarn.client.transport import check_url
+from forewarn.errors import ConfigError
+from tests.unit.client.builders import AWAY, FIRST, SECOND, Step, event, ok, refused, same
+
+
+class Scripted:
+    """A transport that answers from a script, and keeps what was asked."""
+
+    def __init__(self, *script: Step) -> None:
+        self.script = list(script)
+        self.requests: list[Request] = []
+        self.is_closed = False
+
+    def send(self, request: Request) -> Answer:
+        self.requests.append(request)
+        step = self.script.pop(0)
+        if isinstance(step, EndpointUnreachable):
+            raise step
+        return step
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def client(transport: Scripted, slept: list[float] | None = None) -> Client:
+    return Client(transport=transport, chance=lambda: 1.0, sleep=(slept if slept is not None else []).append)
+
+
+def test_a_document_is_fetched_with_patience() -> None:
+    """R104."""
+    transport, slept = Scripted(AWAY, refused(410), ok(3, event())), list[float]()
+    assert client(transport, slept).fetch().events == (event(),)
+    assert slept == [0.5, 1.0]
+
+
+def test_errors_come_out_as_such() -> None:
+    """R104, R105."""
+    with pytest.raises(EndpointRefused):
+        client(Scripted(refused(400))).fetch()
+    with pytest.raises(BadAnswer):
+        Client(transport=Scripted(Answer(status=200)), pace=Pace(retry_for_s=0)).fetch()
+    with pytest.raises(EndpointUnreachable):
+        client(Scripted(AWAY)).name()
+
+
+def test_events_are_approved_as_such_or_by_id() -> None:
+    """R47, R52: each once."""
+    transport = Scripted(Answer(status=200))
+    client(transport).approve([event(), SECOND, FIRST])
+    assert json.loads(transport.requests[0].body) == {"StartRequests": [{"EventId": FIRST}, {"EventId": SECOND}]}
+
+
+def test_a_single_id_is_not_taken_for_many() -> None:
+    transport = Scripted(Answer(status=200))
+    client(transport).approve(FIRST)
+    assert json.loads(transport.requests[0].body) == {"StartRequests": [{"EventId": FIRST}]}
+
+
+def test_approving_nothing_does_nothing() -> None:
+    """A12."""
+    transport = Scripted()
+    client(transport).approve([])
+    assert transport.requests == []
+
+
+def test_a_watch_goes_on_for_as_long_as_it_is_read() -> None:
+    """R100, R104: and approves in between over the same transport."""
+    transport = Scripted(ok(1), ok(2, event()), Answer(status=200), same(), AWAY, ok(3, event(status="Started")), ok(4))
+    slept: list[float] = []
+    talk = client(transport, slept)
+    kinds = []
+    for change in talk.watch():
+        kinds.append(change.kind)
+        if change.kind is ChangeKind.PREPARE:
+            talk.approve([change.event])
+        if change.kind is ChangeKind.RECOVERED:
+            break
+    assert kinds == [ChangeKind.PREPARE, ChangeKind.STARTED, ChangeKind.RECOVERED]
+    assert slept == [0.5]
+
+
+def test_every_answer_and_failure_is_told_to_who_follows() -> None:
+    """R101."""
+    told = client(Scripted(ok(), AWAY, ok())).follow()
+    assert [type(next(told)) for _ in range(3)] == [Seen, Missed, Seen]
+
+
+def test_a_client_closes_what_it_opened() -> None:
+    transport = Scripted(ok())
+    with client(transport) as talk:
+        talk.fetch()
+        assert talk.version == "2020-07-01"
+        assert not transport.is_closed
+    assert transport.is_closed
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://169.254.169.254", "http://169.254.169.254"),
+        ("http://127.0.0.1:8169/", "http://127.0.0.1:8169"),
+        ("https://[fd00::1]:8443", "https://[fd00::1]:8443"),
+        ("http://metadata/prefix/", "http://metadata/prefix"),
+    ],
+)
+def test_a_url_names_an_http_server(url: str, expected: str) -> None:
+    assert check_url(url) == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *["", "169.254.169.254", "ftp://host", "http://", "http://user@host", "http://host?x=1", "http://host#x"],
+        *["http://host:0", "http://host:99999", "http://host:x", "http://[::1", "http://a b", "http://host/a b"],
+        *["http://host\n", "http://höst", "http://a..b", f"http://{'a' * 64}.com", "http://host/ä"],
+    ],
+)
+def test_what_names_no_http_server_is_refused_at_once(url: str) -> None:
+    """A watch would go on for ever about it."""
+    with pytest.raises(ConfigError, match="is not an endpoint: expected for example http://169"):
+        Client(url)
