@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
+
 from forewarn.agent.book import Book, facts
 from forewarn.agent.configuration import Configuration, local_time, to_local
 from forewarn.agent.judgement import Action, Approve, Begin, Forget, GiveUp, ReportUnprepared, Stop, judge, standing
@@ -272,6 +274,9 @@ class Agent:
             skew = seen.served_at - self.last_answer_at
             self._skew = skew if abs(skew) >= _SKEW_MIN else timedelta(0)
         if seen.is_changed:
+            count = len(seen.document.events)
+            told = {"document": msgspec.to_builtins(seen.document)} if _log.isEnabledFor(logging.DEBUG) else {}
+            _log.debug("document %s holds %d events", seen.document.incarnation, count, extra=told)
             self._document = seen.document
             self._take_in()
 
@@ -348,6 +353,7 @@ class Agent:
                 effect = partial(self._alert, event_id, step, reason)
             case Approve():
                 self._book.change(event_id, approval=Approval.SENDING, approve_again_at=None)
+                _log.debug("event %s: the approval is sent", event_id, extra=facts(record))
                 effect = partial(self._send_approval, event_id)
             case ReportUnprepared():
                 self._book.change(event_id, is_reported_unprepared=True)
