@@ -74,12 +74,13 @@ def _demo(folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def _served_in(folder: Path) -> list[psutil.Process]:
-    """Services whose files are in `folder`."""
+def _served_in(folder: Path, what: str = "") -> list[psutil.Process]:
+    """Services and agents whose files are in `folder`; those that have that word in their command line."""
     return [
         process
         for process in psutil.process_iter(["cmdline"])
         if any(str(folder) in part for part in process.info["cmdline"] or ())
+        and (not what or what in process.info["cmdline"])
     ]
 
 
@@ -144,7 +145,7 @@ def test_a_demo_that_is_stopped_leaves_nothing_behind(tmp_path: Path, number: si
 def test_a_demo_whose_service_dies_says_so_and_fails(tmp_path: Path) -> None:
     with _demo(tmp_path, PYTHONUNBUFFERED="1") as demo:
         _read_until(demo, "sees incarnation 2")
-        for process in _served_in(tmp_path):
+        for process in _served_in(tmp_path, "serve"):
             process.kill()
         _, complaints = demo.communicate(timeout=LONGEST_S)
         assert demo.returncode == 1
@@ -153,10 +154,22 @@ def test_a_demo_whose_service_dies_says_so_and_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_demo_whose_agent_dies_says_so_and_fails(tmp_path: Path) -> None:
+    with _demo(tmp_path, PYTHONUNBUFFERED="1") as demo:
+        _read_until(demo, "sees incarnation 2")
+        _served_in(tmp_path, "forewarn.agent")[0].kill()
+        _, complaints = demo.communicate(timeout=LONGEST_S)
+        assert demo.returncode == 1
+    assert re.match(r"forewarn demo: the agent of \w+ ended by itself with status -9: ", complaints)
+    assert complaints.count("\n") == 1
+    assert _is_left(tmp_path) == []
+
+
+@pytest.mark.slow
 def test_a_demo_whose_service_hangs_says_what_it_waited_for(tmp_path: Path) -> None:
     with _demo(tmp_path, PYTHONUNBUFFERED="1") as demo:
         _read_until(demo, "sees incarnation 2")
-        (service,) = _served_in(tmp_path)
+        (service,) = _served_in(tmp_path, "serve")
         service.suspend()
         _, complaints = demo.communicate(timeout=LONGEST_S)
         assert demo.returncode == 1

@@ -353,7 +353,7 @@ class Agent:
                 effect = partial(self._alert, event_id, step, reason)
             case Approve():
                 self._book.change(event_id, approval=Approval.SENDING, approve_again_at=None)
-                _log.debug("event %s: the approval is sent", event_id, extra=facts(record))
+                _log.debug("event %s: the approval is sent", event_id, extra=facts(record) | {"action": "approve"})
                 effect = partial(self._send_approval, event_id)
             case ReportUnprepared():
                 self._book.change(event_id, is_reported_unprepared=True)

@@ -42,6 +42,13 @@ class Vm:
         return "long poll" if self.is_waiting else "polls once a second"
 
     @property
+    def configuration(self) -> str:
+        """The rules of its agent, in TOML."""
+        prepare = f'prepare = [["sleep", "{self.preparation_s:g}"]]\n' if self.preparation_s else ""
+        approve = "when-prepared" if self.preparation_s else "at-once"
+        return f'wait = "{20 if self.is_waiting else 0}s"\n\n[[rule]]\n{prepare}approve = "{approve}"\n'
+
+    @property
     def plan(self) -> str:
         """What it does about an event that is announced."""
         return f"{self.prepares} for {self.preparation_s:g} s" if self.preparation_s else self.prepares

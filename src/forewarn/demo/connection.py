@@ -12,17 +12,16 @@ __all__ = ["connect", "describe"]
 _TIMEOUT_S = 25.0
 
 
-def connect(url: str, headers: Mapping[str, str], local_address: str | None = None) -> httpx.AsyncClient:
+def connect(url: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
     """A client that speaks plain HTTP to the service.
 
     Args:
         url: Of the service.
         headers: Sent with each request.
-        local_address: Where to ask from; None leaves it to the system.
     """
     # Never used, since nothing is encrypted here; but without one, httpx reads all certificates of the machine.
     unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    transport = httpx.AsyncHTTPTransport(local_address=local_address, verify=unused)
+    transport = httpx.AsyncHTTPTransport(verify=unused)
     return httpx.AsyncClient(base_url=url, headers=headers, transport=transport, trust_env=False, timeout=_TIMEOUT_S)
 
 

@@ -95,18 +95,18 @@ async def play(console: Console) -> None:
         async with asyncio.timeout(_TOTAL_S):
             with tempfile.TemporaryDirectory(prefix="forewarn-demo-") as folder:
                 async with serving(Path(folder)) as served:
-                    await _play(console, served)
+                    await _play(console, served, Path(folder))
     except TimeoutError as error:
         msg = f"it did not come to its end within {_TOTAL_S:g} s"
         raise DemoFailed(msg) from error
 
 
-async def _play(console: Console, served: Served) -> None:
+async def _play(console: Console, served: Served, folder: Path) -> None:
     clock = RealClock()
     timeline = Timeline(console, clock, began_at=clock.now())
     _introduce(timeline, served)
     try:
-        migration, failure = await _play_acts(timeline, clock, served)
+        migration, failure = await _play_acts(timeline, clock, served, folder)
     except Exception:
         timeline.flush()  # what led there
         raise
@@ -114,12 +114,12 @@ async def _play(console: Console, served: Served) -> None:
     print_summary(console, migration, failure)
 
 
-async def _play_acts(timeline: Timeline, clock: Clock, served: Served) -> tuple[Record, Record]:
+async def _play_acts(timeline: Timeline, clock: Clock, served: Served, folder: Path) -> tuple[Record, Record]:
     authorization = {"Authorization": f"Bearer {served.token}"}
     async with connect(served.control_url, authorization) as client, asyncio.TaskGroup() as group:
         operator = Operator(client)
         story = Story(operator, timeline, clock)
-        handlers = [Handler(vm, served.metadata_url, clock, timeline.tell, lambda: story.record) for vm in CAST]
+        handlers = [Handler(vm, served.metadata_url, folder, timeline.tell, lambda: story.record) for vm in CAST]
         watching = operator.follow(story.notice)
         background = [group.create_task(work) for work in (timeline.run(), watching, *(h.run() for h in handlers))]
         try:
@@ -132,7 +132,7 @@ async def _play_acts(timeline: Timeline, clock: Clock, served: Served) -> tuple[
 
 def _introduce(timeline: Timeline, served: Served) -> None:
     about = f"{HOST}: a real `forewarn serve`, process {served.pid}, {served.metadata_url}"
-    timeline.introduce({PLATFORM: about} | {vm.name: f"{vm.tenant}; {vm.asks}; {vm.plan}" for vm in CAST})
+    timeline.introduce({PLATFORM: about} | {vm.name: f"{vm.tenant}; a real `forewarn agent`: {vm.asks}, {vm.plan}" for vm in CAST})
 
 
 def _check_addresses() -> None:

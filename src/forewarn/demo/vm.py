@@ -1,98 +1,108 @@
-"""A VM of the demo: asks for its document over real HTTP from an address of its own, prepares, approves, recovers."""
+"""A VM of the demo: the real `forewarn agent`, as a process that asks from an address of its own.
+
+What it sees and does is read off its log, which is JSON on stderr.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import os
+import sys
 from collections.abc import Callable
-from http import HTTPStatus
+from datetime import datetime
+from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
-import httpx
-
-from forewarn.clock import Clock
 from forewarn.demo.cast import Vm
-from forewarn.demo.connection import connect, describe
 from forewarn.demo.lanes import LaneState, Mark
 from forewarn.demo.narration import tell_sighting
+from forewarn.demo.process import child_environment
 from forewarn.demo.record import Approved, DemoFailed, Record, SeenEvent, Sighting
 from forewarn.demo.timeline import Line
 
 __all__ = ["Handler"]
 
-_PATH = "/metadata/scheduledevents"
-_API_VERSION = "2020-07-01"
-_POLL_INTERVAL_S = 1.0
-_WAIT_S = 20
+_STOP_S = 3.0
+_LINE_BYTES_MAX = 1 << 20
 
 
 class Handler:
-    """Reacts to scheduled events as a VM's handler would.
+    """Starts the agent of a VM, and tells what it does.
 
     Args:
         vm: Which VM, and how it behaves.
         metadata_url: Where the service answers VMs.
-        clock: For the times of what it saw.
+        folder: For its configuration and state.
         tell: Puts a line on the timeline.
         record: Where it writes down what it saw; a new one for each act.
     """
 
     def __init__(
-        self, vm: Vm, metadata_url: str, clock: Clock, tell: Callable[[Line], None], record: Callable[[], Record]
+        self, vm: Vm, metadata_url: str, folder: Path, tell: Callable[[Line], None], record: Callable[[], Record]
     ) -> None:
         self._vm = vm
         self._url = metadata_url
-        self._clock = clock
+        self._folder = folder
         self._tell = tell
         self._record = record
         self._seen: Sighting | None = None
         self._state = LaneState.QUIET
+        self._said = ""
 
     async def run(self) -> None:
-        """Ask and react, until cancelled.
+        """Run the agent until cancelled.
 
         Raises:
-            DemoFailed: The endpoint does not answer as it should.
+            DemoFailed: It ended by itself.
         """
-        client = connect(self._url, {"Metadata": "true"}, self._vm.address)
-        try:
-            async with client, asyncio.TaskGroup() as preparations:
-                await asyncio.sleep(self._vm.first_request_s)
-                await self._follow(client, preparations)
-        except* httpx.HTTPError as group:
-            error = group.exceptions[0]
-            msg = f"{self._vm.name} gets no answer from the metadata endpoint: {describe(error)}"
-            raise DemoFailed(msg) from error
-
-    async def _follow(self, client: httpx.AsyncClient, preparations: asyncio.TaskGroup) -> None:
-        loop = asyncio.get_running_loop()
-        next_at = loop.time()
-        while True:
-            document = await self._ask(client)
-            if document is not None and (self._seen is None or document.incarnation != self._seen.incarnation):
-                self._react(document, client, preparations)
-            if not self._vm.is_waiting:
-                next_at += _POLL_INTERVAL_S
-                await asyncio.sleep(next_at - loop.time())
-
-    async def _ask(self, client: httpx.AsyncClient) -> Sighting | None:
-        """The document; None when a long poll ended without a change (X1)."""
-        headers = {}
-        if self._vm.is_waiting and self._seen is not None:
-            headers = {"If-None-Match": f'"{self._seen.incarnation}"', "Prefer": f"wait={_WAIT_S}"}
-        answer = await client.get(_PATH, params={"api-version": _API_VERSION}, headers=headers)
-        if answer.status_code == HTTPStatus.NOT_MODIFIED:
-            return None
-        self._expect_ok(answer, "its document")
-        content: dict[str, Any] = answer.json()
-        return Sighting(
-            at=self._clock.now(),
-            vm=self._vm,
-            incarnation=content["DocumentIncarnation"],
-            events=tuple(SeenEvent.from_wire(event) for event in content["Events"]),
-            body=answer.text,
+        config = self._folder / f"{self._vm.name}.toml"
+        config.write_text(
+            f'endpoint = "{self._url}"\nsource_address = "{self._vm.address}"\nlisten = ""\nlog_level = "debug"\n'
+            f'state_file = "{self._folder}/{self._vm.name}.json"\n{self._vm.configuration}'
         )
+        await asyncio.sleep(self._vm.first_request_s)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "forewarn.agent", "--config", str(config)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=child_environment(os.environ),
+            process_group=0,  # Ctrl-C reaches the demo alone, which stops the agent in its own time
+            limit=_LINE_BYTES_MAX,
+        )
+        try:
+            assert process.stderr is not None  # noqa: S101 - it was asked for
+            async for row in process.stderr:
+                self._hear(row)
+            status = await process.wait()
+            msg = f"the agent of {self._vm.name} ended by itself with status {status}: {self._said}"
+            raise DemoFailed(msg)
+        finally:
+            await _stop(process)
 
-    def _react(self, sighting: Sighting, client: httpx.AsyncClient, preparations: asyncio.TaskGroup) -> None:
+    def _hear(self, row: bytes) -> None:
+        """Take in a line of the agent's log."""
+        self._said = row.decode(errors="replace").strip()
+        try:
+            told: dict[str, Any] = json.loads(self._said)
+        except ValueError:
+            return  # a last word on stderr; it is told when the agent ends
+        at = datetime.fromisoformat(told["timestamp"])
+        if "document" in told:
+            self._see(at, told["document"])
+        elif told.get("action") == "approve":
+            self._state = LaneState.APPROVED
+            self._record().add(Approved(at=at, vm=self._vm, event_id=told["event_id"]))
+            self._say(at, "is ready and approves" if self._vm.preparation_s else self._vm.plan, Mark.APPROVES)
+
+    def _see(self, at: datetime, document: dict[str, Any]) -> None:
+        events = tuple(_event(event) for event in document["events"])
+        sighting = Sighting(
+            at=at, vm=self._vm, incarnation=document["incarnation"], events=events, body=json.dumps(document)
+        )
         previous, self._seen = self._seen, sighting
         event = sighting.own
         if event is None:
@@ -101,25 +111,32 @@ class Handler:
             self._state = LaneState.STARTED
         elif previous is None or previous.own is None:
             self._state = LaneState.PREPARING
-            preparations.create_task(self._prepare(event, client))
-        self._say(tell_sighting(sighting, previous))
+        self._say(at, tell_sighting(sighting, previous))
         self._record().add(sighting)
 
-    async def _prepare(self, event: SeenEvent, client: httpx.AsyncClient) -> None:
-        """Get ready, then tell the platform that it need not wait for this VM any longer."""
-        await asyncio.sleep(self._vm.preparation_s)
-        self._state = LaneState.APPROVED
-        self._record().add(Approved(at=self._clock.now(), vm=self._vm, event_id=event.id))
-        self._say("is ready and approves" if self._vm.preparation_s else self._vm.plan, Mark.APPROVES)
-        answer = await client.post(
-            _PATH, params={"api-version": _API_VERSION}, json={"StartRequests": [{"EventId": event.id}]}
-        )
-        self._expect_ok(answer, "its approval")
+    def _say(self, at: datetime, text: str, mark: Mark = Mark.ACTS) -> None:
+        self._tell(Line(at=at, lane=self._vm.name, state=self._state, text=text, mark=mark))
 
-    def _say(self, text: str, mark: Mark = Mark.ACTS) -> None:
-        self._tell(Line(at=self._clock.now(), lane=self._vm.name, state=self._state, text=text, mark=mark))
 
-    def _expect_ok(self, answer: httpx.Response, what: str) -> None:
-        if answer.status_code != HTTPStatus.OK:
-            msg = f"{self._vm.name} got {answer.status_code} for {what}"
-            raise DemoFailed(msg)
+def _event(told: dict[str, Any]) -> SeenEvent:
+    """An event of the agent's log, in the words of the wire."""
+    not_before = told["not_before"]
+    return SeenEvent(
+        id=told["id"],
+        type=told["type"],
+        status=told["status"],
+        resources=tuple(told["resources"]),
+        not_before=format_datetime(datetime.fromisoformat(not_before), usegmt=True) if not_before else "",
+    )
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """End the agent, gently first."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(_STOP_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
