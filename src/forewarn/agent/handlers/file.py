@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from forewarn.agent.handlers.contract import Handler, Occasion
 from forewarn.errors import HookFailed
@@ -17,7 +20,7 @@ class File(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="
 
     Attributes:
         touch: Made by `prepare`, removed by `undo`; not if it was there before.
-        remove: Removed by `prepare`, made again, with what it held, by `undo`.
+        remove: Removed by `prepare`; made again by `undo`, with what it held and its mode, if it was there.
     """
 
     touch: str = ""
@@ -35,18 +38,17 @@ class File(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="
 
     async def prepare(self, occasion: Occasion) -> None:
         if "existed" not in occasion.memory:
-            held = await asyncio.to_thread(_content, self._path)
-            await occasion.remember(existed=held is not None, content=held or "")
+            held = await asyncio.to_thread(_held, self._path)
+            await occasion.remember(existed=held is not None, **(held or {}))
         await asyncio.to_thread(_write if self.touch else _remove, self._path)
 
     async def undo(self, occasion: Occasion) -> None:
         existed = occasion.memory.get("existed")
-        if existed is None:
-            return
-        if existed:
-            await asyncio.to_thread(_write, self._path, occasion.memory.get("content", ""))
-        else:
+        if self.touch and existed is False:
             await asyncio.to_thread(_remove, self._path)
+        elif self.remove and existed:
+            memory = occasion.memory
+            await asyncio.to_thread(_write, self._path, memory.get("content", ""), memory.get("mode"))
 
     def explain(self) -> Sequence[str]:
         return [f"make the file {self.touch}" if self.touch else f"remove the file {self.remove}"]
@@ -59,11 +61,12 @@ class File(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="
 _SIZE_BYTES_MAX = 64 << 10
 
 
-def _content(path: Path) -> str | None:
-    """What the file holds; None when there is none."""
+def _held(path: Path) -> dict[str, Any] | None:
+    """What is needed to make the file again; None when there is none."""
     try:
         with path.open("rb") as file:
             content = file.read(_SIZE_BYTES_MAX + 1)
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -72,16 +75,18 @@ def _content(path: Path) -> str | None:
     if len(content) > _SIZE_BYTES_MAX:
         msg = f"{path} is larger than the {_SIZE_BYTES_MAX} bytes that could be put back"
         raise HookFailed(msg)
-    return content.decode("latin-1")
+    return {"content": content.decode("latin-1"), "mode": mode}
 
 
-def _write(path: Path, content: str | None = None) -> None:
+def _write(path: Path, content: str | None = None, mode: int | None = None) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if content is None:
             path.touch()
         else:
             path.write_bytes(content.encode("latin-1"))
+            if mode is not None:
+                path.chmod(mode)
     except OSError as error:
         msg = f"cannot write {path}: {error.strerror}"
         raise HookFailed(msg) from error

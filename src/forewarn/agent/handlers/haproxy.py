@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import csv
 import re
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ __all__ = ["HAProxy"]
 
 # The characters that HAProxy allows in names: none of them ends a command or begins another.
 _SERVER = re.compile(r"[A-Za-z0-9_.:-]+/[A-Za-z0-9_.:-]+")
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%a-z]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_ADDRESS = re.compile(r"(\[[^\s/\[\]]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _PORT_MAX = 65_535
 
 _FORCED_MAINT, _FORCED_DRAIN = 0x01, 0x08
@@ -106,12 +105,9 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
             raise HookFailed("; ".join(dict.fromkeys(failures)))
 
     def explain(self) -> Sequence[str]:
-        end = "put into maintenance anyway" if self.on_timeout == "maint" else "leave draining"
-        lines = [f"drain {', '.join(self.servers)} in the HAProxy at {self.socket}"]
-        lines.append(f"wait {_seconds(self.drain_timeout)} at most for their sessions to end; then {end}")
-        if self.state == "maint":
-            lines.append("put what is empty into maintenance")
-        return lines
+        what = "drain and then put into maintenance" if self.state == "maint" else "drain"
+        where = f"in the HAProxy at {self.socket}"
+        return [f"{what} {', '.join(self.servers)} {where}, waiting {_seconds(self.drain_timeout)} at most"]
 
     async def _states(self) -> dict[str, _State]:
         """What each server is told to be by an operator, or by us."""
@@ -153,9 +149,12 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         said = await _ask(self.socket, f"show stat {backend} 4 -1")
         if not said.startswith("# "):
             raise HookFailed(_refusal(server, said))
-        for row in csv.DictReader(said.removeprefix("# ").splitlines()):
-            if (row["pxname"], row["svname"]) == (backend, name):
-                return int(row["scur"] or 0) + int(row["qcur"] or 0)
+        head, *lines = said.removeprefix("# ").splitlines()
+        for line in lines:
+            # Some columns further on are quoted, and may hold commas.
+            row = dict(zip(head.split(","), line.split(","), strict=False))
+            if (row.get("pxname"), row.get("svname")) == (backend, name):
+                return int(row.get("scur") or 0) + int(row.get("qcur") or 0)
         raise HookFailed(_refusal(server, "No such server."))
 
 
@@ -177,9 +176,7 @@ def _check_socket(socket: str) -> None:
         if sys.platform == "win32":
             msg = f"{socket} is a path, but Windows is expected to reach HAProxy at host:port"
             raise ValueError(msg)
-        return
-    match = _ADDRESS.fullmatch(socket)
-    if match is None or not 0 < int(match[2]) <= _PORT_MAX:
+    elif not ((match := _ADDRESS.fullmatch(socket)) and 0 < int(match[2]) <= _PORT_MAX):
         msg = f"{socket!r} is not a socket of HAProxy: expected a path with a /, or host:port"
         raise ValueError(msg)
 
@@ -218,13 +215,10 @@ async def _ask(socket: str, command: str) -> str:
 
 
 async def _connect(socket: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    if "/" not in socket:
-        host, _, port = socket.rpartition(":")
-        return await asyncio.open_connection(host.strip("[]"), int(port))
-    if sys.platform == "win32":
-        msg = "there are no such sockets on Windows"
-        raise OSError(msg)
-    return await asyncio.open_unix_connection(socket)
+    if sys.platform != "win32" and "/" in socket:
+        return await asyncio.open_unix_connection(socket)
+    host, _, port = socket.rpartition(":")
+    return await asyncio.open_connection(host.strip("[]"), int(port))
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:

@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -45,6 +46,7 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     Attributes:
         file: Holds the ``server`` lines of the upstream; nginx includes it, or it is the configuration itself.
         server: Address of the line to mark, as it is written there.
+        vm: The VM that serves there: only events that name it count; empty: all of the rule's.
         test: Finds out whether nginx could load the configuration.
         reload: Makes nginx load it.
         settle: How long to wait after that for its old processes to finish.
@@ -52,6 +54,7 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
 
     file: str
     server: str
+    vm: str = ""
     test: tuple[str, ...] = ("nginx", "-t")
     reload: tuple[str, ...] = ("nginx", "-s", "reload")
     settle: Span = Span(seconds=10)
@@ -77,48 +80,55 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
             raise ValueError(msg)
 
     async def prepare(self, occasion: Occasion) -> None:
-        content = await asyncio.to_thread(_read, self._path)
-        # Done once more, it sees its own mark: what counts is how the file read without it.
-        original = self._unmarked(content, occasion.memory.get("lines", []))
-        marked, lines = self._marked(original)
-        if not lines:
-            msg = f"{self.file} has no line for the server {self.server}"
-            raise HookFailed(msg)
-        is_ours = content == marked and occasion.memory.get("is_loaded", False)
-        await occasion.remember(lines=lines, is_loaded=is_ours)
-        if not _is_changed(lines):
+        if self.vm and not occasion.event.affects(self.vm):
             return
-        if content != marked:
-            await asyncio.to_thread(_replace, self._path, marked)
-        try:
-            await _run(occasion, self.test)
-        except HookFailed:
-            if not is_ours:
-                await asyncio.to_thread(_replace, self._path, original)
-                await occasion.remember(lines=[])
-            raise
-        await _run(occasion, self.reload)
-        await occasion.remember(is_loaded=True)
+        while True:
+            content = await asyncio.to_thread(_read, self._path)
+            # Done once more, it sees its own mark: what counts is how the file read without it.
+            original = self._unmarked(content, occasion.memory.get("lines", []))
+            marked, lines = self._marked(original)
+            if not lines:
+                msg = f"{self.file} has no line for the server {self.server}"
+                raise HookFailed(msg)
+            is_loaded = content == marked and occasion.memory.get("is_loaded", False)
+            await occasion.remember(lines=lines, is_loaded=is_loaded)
+            if not _is_changed(lines):
+                return
+            if await asyncio.to_thread(_swap, self._path, content, marked):
+                break
+        if not is_loaded:
+            await self._test(occasion)
+            await _run(occasion, self.reload)
+            await occasion.remember(is_loaded=True)
         await occasion.pause(self.settle.total_seconds())
 
     async def undo(self, occasion: Occasion) -> None:
         lines = occasion.memory.get("lines", [])
         if not _is_changed(lines):
             return
-        content = await asyncio.to_thread(_read, self._path)
-        original = self._unmarked(content, lines)
-        if content != original:
-            await asyncio.to_thread(_replace, self._path, original)
+        await self._restore(lines)
         # The file stays restored when somebody else's mistake fails the test: whoever mends that loads this with it.
         await _run(occasion, self.test)
         await _run(occasion, self.reload)
 
     def explain(self) -> Sequence[str]:
-        return [
-            f"mark {self.server} as down in {self.file}",
-            f"test with {' '.join(self.test)!r}, load with {' '.join(self.reload)!r}",
-            f"wait {self.settle.total_seconds():g} s for requests to finish",
-        ]
+        when = f" if {self.vm} is named" if self.vm else ""
+        return [f"mark {self.server} as down in {self.file} and load it by {' '.join(self.reload)!r}{when}"]
+
+    async def _test(self, occasion: Occasion) -> None:
+        """Test what was written; when it fails, put back what was there before."""
+        try:
+            await _run(occasion, self.test)
+        except HookFailed:
+            await self._restore(occasion.memory["lines"])
+            await occasion.remember(lines=[])
+            raise
+
+    async def _restore(self, lines: Sequence[_Line]) -> None:
+        while True:
+            content = await asyncio.to_thread(_read, self._path)
+            if await asyncio.to_thread(_swap, self._path, content, self._unmarked(content, lines)):
+                return
 
     @property
     def _path(self) -> Path:
@@ -137,21 +147,9 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
 
     def _unmarked(self, content: str, lines: Sequence[_Line]) -> str:
         """The content as it was before those lines were marked, whatever else has happened to it since."""
-        found: list[str] = []
-        self._changed(content, lambda text: found.append(text) or text)
-        # As many as there were: they are the same ones. Otherwise somebody has been here, and the text has to tell.
-        is_same = len(found) == len(lines)
-        rest = list(lines)
-
-        def unmark(text: str) -> str:
-            line = rest[0] if is_same else next((line for line in rest if text in line), None)
-            if line is not None:
-                rest.remove(line)
-                if text in line:
-                    return line[0]
-            return _DOWN.sub("", text, count=1) if _is_changed(lines) else text
-
-        return self._changed(content, unmark)
+        found = [match[0] for match in _DIRECTIVE.finditer(content) if match["address"] == self.server]
+        restored = iter(_restored(found, lines))
+        return self._changed(content, lambda _: next(restored))
 
     def _changed(self, content: str, change: Callable[[str], str]) -> str:
         """The content with each directive of our server passed through `change`."""
@@ -164,6 +162,31 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
 
 def _is_changed(lines: Sequence[_Line]) -> bool:
     return any(before != after for before, after in lines)
+
+
+def _restored(found: Sequence[str], lines: Sequence[_Line]) -> list[str]:
+    """What becomes of directives when those lines are put back.
+
+    As many as there were are the same ones, by their place. Otherwise somebody has been here, and the text has to tell.
+    """
+    partners: list[_Line | None] = list(lines)
+    if len(found) != len(lines):
+        rest = list(lines)
+        partners = []
+        for text in found:
+            partner = next((line for line in rest if text in line), None)
+            partners.append(partner)
+            if partner is not None:
+                rest.remove(partner)
+        edited = iter([line for line in rest if line[0] != line[1]])
+        partners = [next(edited, None) if partner is None else partner for partner in partners]
+    return [_put_back(text, line) for text, line in zip(found, partners, strict=True)]
+
+
+def _put_back(text: str, line: _Line | None) -> str:
+    if line is None or line[0] == line[1]:
+        return text
+    return line[0] if text in line else _DOWN.sub("", text, count=1)
 
 
 async def _run(occasion: Occasion, command: Sequence[str]) -> None:
@@ -187,6 +210,22 @@ def _read(path: Path) -> str:
         msg = f"{path} is larger than {_SIZE_BYTES_MAX} bytes"
         raise HookFailed(msg)
     return content.decode("latin-1")
+
+
+_SWAPPING = threading.Lock()
+
+
+def _swap(path: Path, expected: str, content: str) -> bool:
+    """Put `content` in the place of what is expected there; False when there is something else by now.
+
+    Two events may change two lines of one file at the same time, and neither change may be lost.
+    """
+    with _SWAPPING:
+        if _read(path) != expected:
+            return False
+        if content != expected:
+            _replace(path, content)
+        return True
 
 
 def _replace(path: Path, content: str) -> None:

@@ -14,6 +14,20 @@ __all__ = ["Systemd"]
 # What systemd allows in a name, without the "-" in front that would make it an option; a pattern is no name.
 _UNIT = re.compile(r"(?!-)[A-Za-z0-9:_.\\@-]{1,255}")
 
+_SUFFIXES = (
+    ".service",
+    ".socket",
+    ".target",
+    ".timer",
+    ".path",
+    ".mount",
+    ".automount",
+    ".swap",
+    ".slice",
+    ".scope",
+    ".device",
+)
+
 _RUNNING = frozenset({"active", "activating", "reloading", "refreshing"})
 """States of a unit that is meant to run; one that fails and is tried again and again is ``activating``."""
 
@@ -46,7 +60,7 @@ class Systemd(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
             msg = "the handler systemd has at least one unit"
             raise ValueError(msg)
         for unit in self.units:
-            if not _UNIT.fullmatch(unit) or unit.partition(".")[0].endswith("@"):
+            if not _UNIT.fullmatch(unit) or "@." in _full(unit):
                 msg = f"{unit!r} is not the name of a unit: expected for example web.service or worker@1.service"
                 raise ValueError(msg)
         if len({_full(unit) for unit in self.units}) != len(self.units):
@@ -128,7 +142,7 @@ class Systemd(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
 
 def _full(unit: str) -> str:
-    return unit if "." in unit else f"{unit}.service"
+    return unit if unit.endswith(_SUFFIXES) else f"{unit}.service"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
