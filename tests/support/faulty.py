@@ -226,6 +226,7 @@ class Faulty:
         """Take connections, on the same port as before."""
         listener = socket.create_server(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
+        listener.settimeout(_STEP_S)
         self._listener = listener
         self._start(self._accept, listener)
 
@@ -245,7 +246,6 @@ class Faulty:
         thread.start()
 
     def _accept(self, listener: socket.socket) -> None:
-        listener.settimeout(_STEP_S)
         while not self._is_over.is_set():
             try:
                 sock, _ = listener.accept()

@@ -21,20 +21,8 @@ REQUIREMENTS = frozenset(
 )
 
 WITHOUT_A_TEST = {
-    "R66": "answers by fault injection belong to the testing kit, which is not part of this version",
-    "R94": "endpoint discovery without a virtual network belongs to the client, which is not part of this version",
-    "R95": "as R94: the responder is needed once there is a client to discover it",
-    "R96": "as R94",
-    "R97": "advice to clients; that the server carries it is what the benchmark measures",
     "R99": "says that no output is required",
-    "R100": "client side",
-    "R101": "client side",
-    "R102": "client side",
-    "R103": "client side",
-    "R104": "client side",
-    "R105": "client side",
     "A17": "says that the limiter is off by default; the test of R9 holds it",
-    "A19": "client side",
     "A22": "says which of two contradicting sources is right; the golden transcripts hold the example",
     "A25": "has no effect",
 }
