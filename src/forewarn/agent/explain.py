@@ -126,7 +126,7 @@ def explain(configuration: Configuration, local: datetime, cases: tuple[Case, ..
 
 def _explained(case: Case, rule: Rule, configuration: Configuration) -> Explained:
     is_late = case.status == "Started"
-    undone = [f"undo: {line}" for handler in reversed(rule.handlers) for line in handler.explain()]
+    undone = [f"undo {handler.name}" for handler in reversed(rule.handlers)]
     return Explained(
         case=case,
         rule=rule.name,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -33,6 +34,7 @@ Remember = Callable[[str, dict[str, Any]], Awaitable[None]]
 """Keeps what the handler at that place in the rule remembers; on disk when it returns."""
 
 _SUCCESS = range(200, 300)
+_VARIABLE_BYTES_MAX = 32_000
 
 
 class Steps(Protocol):
@@ -120,24 +122,30 @@ class StepRunner:
         variables: dict[str, str],
     ) -> str:
         """Undo everything that can be undone, even where a part of it fails."""
-        failures = []
-        output = ""
-        try:
-            output = await self._run_hooks(hooks, payload, variables)
-        except HookFailed as error:
-            failures.append(error.message)
+        failures: list[str] = []
+        printed: list[str] = []
+        for hook in hooks:
+            try:
+                printed.append(await self._run_hook(hook, payload, variables))
+            except HookFailed as error:
+                failures.append(error.message)
+                printed.append(str(error.details.get("output", "")))
         for handler, occasion in reversed(handled):
             try:
                 await _within(handler, handler.undo(occasion))
             except HookFailed as error:
                 failures.append(error.message)
+        output = self._end_of(printed)
         if failures:
-            raise HookFailed("; ".join(failures))
+            raise HookFailed("; ".join(failures), output=output)
         return output
 
     async def _run_hooks(self, hooks: tuple[Hook, ...], payload: bytes, variables: dict[str, str]) -> str:
-        printed = [await self._run_hook(hook, payload, variables) for hook in hooks]
-        return "".join(printed)[-self._output_size_bytes_max :]
+        return self._end_of([await self._run_hook(hook, payload, variables) for hook in hooks])
+
+    def _end_of(self, printed: Iterable[str]) -> str:
+        together = "".join(printed)
+        return together[max(len(together) - self._output_size_bytes_max, 0) :]
 
     async def _run_hook(self, hook: Hook, payload: bytes, variables: dict[str, str]) -> str:
         """One hook, tried again as it says."""
@@ -171,30 +179,37 @@ class StepRunner:
 
 async def _within(handler: Handler, work: Awaitable[None]) -> None:
     """Await a handler's method for as long as it may take."""
+    limit = asyncio.timeout(handler.timeout.total_seconds())
     try:
-        async with asyncio.timeout(handler.timeout.total_seconds()):
+        async with limit:
             await work
-    except TimeoutError as error:
-        msg = f"handler {_name(handler)} took longer than {handler.timeout.total_seconds():g} s"
-        raise HookFailed(msg) from error
     except HookFailed as error:
-        msg = f"handler {_name(handler)}: {error.message}"
+        msg = f"handler {handler.name}: {error.message}"
         raise HookFailed(msg) from error
-
-
-def _name(handler: Handler) -> str:
-    return str(type(handler).__struct_config__.tag)
+    except Exception as error:
+        if limit.expired():
+            msg = f"handler {handler.name} took longer than {handler.timeout.total_seconds():g} s"
+            raise HookFailed(msg) from error
+        # One broken handler must not keep the others from being undone.
+        _log.exception("handler %s broke", handler.name)
+        msg = f"handler {handler.name} broke: {type(error).__name__}: {error}"
+        raise HookFailed(msg) from error
 
 
 async def _post(hook: Hook, payload: bytes, timeout_s: float) -> None:
     """Send the payload to a webhook."""
     parts = urlsplit(hook.webhook)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    headers = {"Content-Type": "application/json", **hook.headers}
+    # Names in one form, so that what is given replaces what would be sent otherwise.
+    headers = {"Content-Type": "application/json"} | {name.title(): value for name, value in hook.headers.items()}
     request = Request(method="POST", path=path, headers=headers, body=payload, timeout_s=timeout_s)
-    http = AsyncHttp(f"{parts.scheme}://{parts.netloc}")
+    http = AsyncHttp(f"{parts.scheme}://{parts.netloc}", connect_timeout_s=timeout_s)
     try:
-        answer = await http.send(request)
+        async with asyncio.timeout(timeout_s):
+            answer = await http.send(request)
+    except TimeoutError as error:
+        msg = f"webhook {parts.netloc} took longer than {timeout_s:g} s"
+        raise HookFailed(msg) from error
     except ForewarnError as error:
         msg = f"webhook {parts.netloc} does not answer: {error.message.rpartition(': ')[2]}"
         raise HookFailed(msg) from error
@@ -208,7 +223,15 @@ async def _post(hook: Hook, payload: bytes, timeout_s: float) -> None:
 def _failure(label: str, ran: Ran) -> str:
     """Why a command failed, with the last line that it printed."""
     lines = (ran.errors.strip() or ran.output.strip()).splitlines()
-    return f"{label} ended with status {ran.status}" + (f": {lines[-1]}" if lines else "")
+    how = f"was ended by {_signal_name(-ran.status)}" if ran.status < 0 else f"ended with status {ran.status}"
+    return f"{label} {how}" + (f": {lines[-1]}" if lines else "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 # What hooks are told
@@ -232,15 +255,15 @@ VARIABLES = {
 
 
 def environment_of(record: Record, step: Step, vm: str, reason: str = "") -> dict[str, str]:
-    """The variables that a hook finds in its environment."""
+    """The variables that a hook finds in its environment; what is very long is cut, for no system takes it."""
     event = record.event
     told = {
         "EVENT_ID": event.id,
         "EVENT_TYPE": event.type,
         "EVENT_STATUS": event.status,
-        "EVENT_RESOURCES": ",".join(event.resources),
+        "EVENT_RESOURCES": _fitting(",".join(event.resources), end=","),
         "EVENT_NOT_BEFORE": _moment(event),
-        "EVENT_DESCRIPTION": event.description,
+        "EVENT_DESCRIPTION": _fitting(event.description),
         "EVENT_SOURCE": event.source,
         "EVENT_DURATION_S": str(event.duration_s),
         "STEP": step.value,
@@ -250,6 +273,15 @@ def environment_of(record: Record, step: Step, vm: str, reason: str = "") -> dic
         "REASON": reason,
     }
     return {f"FOREWARN_{name}": value.replace("\0", "") for name, value in told.items()}
+
+
+def _fitting(text: str, end: str = "") -> str:
+    """As much of a text as fits into a variable, up to a separator."""
+    content = text.encode()
+    if len(content) <= _VARIABLE_BYTES_MAX:
+        return text
+    cut = content[:_VARIABLE_BYTES_MAX].decode("utf-8", "ignore")
+    return cut.rpartition(end)[0] if end else cut
 
 
 def payload_of(record: Record, step: Step, vm: str, reason: str = "") -> bytes:

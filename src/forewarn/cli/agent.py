@@ -113,6 +113,8 @@ def _add_check(noun: typer.Typer) -> None:
         ]
         if not configuration.rule:
             warnings.append("there are no rules: every event is only logged")
+        if configuration.dry_run:
+            warnings.append("dry_run is set: no hook runs and nothing is approved")
         if output.show({"config": str(path), "warnings": warnings, "events": [_as_json(each) for each in explained]}):
             return
         count = f"{len(configuration.rule)} rule{'' if len(configuration.rule) == 1 else 's'}"
@@ -298,7 +300,11 @@ def _ask(configuration: Configuration, method: str, path: str, event_id: str | N
     if not configuration.listen:
         msg = "the agent has no address to be asked at: set `listen` in its configuration"
         raise ConfigError(msg)
-    token = read_token(token_path(configuration))
+    path_of_token = token_path(configuration)
+    if not path_of_token.exists():
+        msg = f"no agent has run with this configuration ({path_of_token} is missing): see 'forewarn agent run --help'"
+        raise ServerUnreachable(msg)
+    token = read_token(path_of_token)
     http = Http(f"http://{configuration.listen}")
     body = msgspec.json.encode({"event_id": event_id}) if event_id else b""
     request = Request(

@@ -132,7 +132,8 @@ async def _play_acts(timeline: Timeline, clock: Clock, served: Served, folder: P
 
 def _introduce(timeline: Timeline, served: Served) -> None:
     about = f"{HOST}: a real `forewarn serve`, process {served.pid}, {served.metadata_url}"
-    timeline.introduce({PLATFORM: about} | {vm.name: f"{vm.tenant}; a real `forewarn agent`: {vm.asks}, {vm.plan}" for vm in CAST})
+    vms = {vm.name: f"{vm.tenant}; a real `forewarn agent`: {vm.asks}, {vm.plan}" for vm in CAST}
+    timeline.introduce({PLATFORM: about} | vms)
 
 
 def _check_addresses() -> None:

@@ -58,7 +58,7 @@ def test_what_is_prepared_and_undone_is_listed_in_its_order() -> None:
     assert told.rule == "rest"
     assert told.prepares == ("make the file /run/drain", "sync", "echo hi | wall")
     assert told.approves == "when prepared, if first in Resources"
-    assert told.recovers == ("webhook chat.example", "undo: make the file /run/drain")
+    assert told.recovers == ("webhook chat.example", "undo file")
 
 
 def test_what_an_operator_has_to_approve_says_how() -> None:

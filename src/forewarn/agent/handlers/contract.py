@@ -84,6 +84,11 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     timeout: Span = Span(minutes=5)
 
+    @property
+    def name(self) -> str:
+        """What stands in ``use``."""
+        return str(self.__struct_config__.tag)
+
     async def prepare(self, occasion: Occasion) -> None:
         """Take it out of service.
 
