@@ -59,20 +59,31 @@ def a_node(name: str, **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - members 
     }
 
 
-def a_pod(name: str, node: str, owner: str = "ReplicaSet", namespace: str = "default") -> dict[str, Any]:
-    """A pod that runs on a node; `owner` is the kind of what made it, empty for nobody."""
+def a_pod(name: str, node: str, owner: str = "ReplicaSet", *, is_local: bool = False) -> dict[str, Any]:
+    """A pod that runs on a node.
+
+    Args:
+        name: In the namespace ``default``.
+        node: Where it runs.
+        owner: Kind of what made it; empty for nobody.
+        is_local: Whether it keeps something in an emptyDir.
+    """
     owners = [{"apiVersion": "apps/v1", "kind": owner, "name": "owner", "uid": "uid-owner", "controller": True}]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": name,
-            "namespace": namespace,
+            "namespace": "default",
             "uid": f"uid-{name}",
             "resourceVersion": "1",
             **({"ownerReferences": owners} if owner else {}),
         },
-        "spec": {"nodeName": node, "containers": [{"name": "main", "image": "main"}]},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "main", "image": "main"}],
+            "volumes": [{"name": "scratch", "emptyDir": {}}] if is_local else [],
+        },
         "status": {"phase": "Running"},
     }
 
@@ -157,7 +168,9 @@ class ApiServer:
         is_status = match["sub"] == "/status"
         kept = {"status"} if not is_status else {"spec"}
         changed = merged(node, {name: value for name, value in body.items() if name not in kept})
-        changed["metadata"]["resourceVersion"] = str(int(node["metadata"]["resourceVersion"]) + 1)
+        if changed != node:
+            version = str(int(node["metadata"]["resourceVersion"]) + 1)
+            changed["metadata"] = changed["metadata"] | {"resourceVersion": version}
         self.nodes[match["name"]] = changed
         return 200, changed
 

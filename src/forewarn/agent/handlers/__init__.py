@@ -6,8 +6,13 @@ from typing import TypeAlias
 
 from forewarn.agent.handlers.contract import Handler, Occasion, Ran
 from forewarn.agent.handlers.file import File
+from forewarn.agent.handlers.haproxy import HAProxy
+from forewarn.agent.handlers.kubernetes import Kubernetes
+from forewarn.agent.handlers.nginx import Nginx
+from forewarn.agent.handlers.pacemaker import Pacemaker
+from forewarn.agent.handlers.systemd import Systemd
 
-__all__ = ["AnyHandler", "File", "Handler", "Occasion", "Ran"]
+__all__ = ["AnyHandler", "File", "HAProxy", "Handler", "Kubernetes", "Nginx", "Occasion", "Pacemaker", "Ran", "Systemd"]
 
-AnyHandler: TypeAlias = File
+AnyHandler: TypeAlias = File | HAProxy | Kubernetes | Nginx | Pacemaker | Systemd
 """Every built-in handler; ``use`` says which."""

@@ -13,12 +13,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from forewarn.agent.codec import Span
-from forewarn.agent.handlers.contract import Handler, Occasion
+from forewarn.agent.handlers.contract import Handler, Occasion, Ran
 from forewarn.errors import HookFailed
 from forewarn.span import format_span
 from forewarn.wire.document import Event
@@ -165,7 +165,7 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
                 raise HookFailed(msg)
             await occasion.remember(node=name, cordoned=node.is_cordoned, taint=node.taints.get(self._taint))
         await self._report(occasion, {self.conditions.planned: True}, self.conditions.reason)
-        await self._run(occasion, "cordon", name)
+        await self._mark(occasion, name, "cordon")
         if self.taint:
             await self._run(occasion, "taint", "nodes", name, self.taint, "--overwrite")
         if self.drain:
@@ -191,7 +191,7 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
         if "cordoned" in occasion.memory:
             await self._untaint(occasion, name, node)
             if node.is_cordoned and not occasion.memory["cordoned"]:
-                await self._run(occasion, "uncordon", name)
+                await self._mark(occasion, name, "uncordon")
         await self._report(occasion, dict.fromkeys(self.conditions.names, False), _OVER, "is over")
 
     def explain(self) -> Sequence[str]:
@@ -202,7 +202,7 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
         if self.drain:
             lines.append(f"drain {node} within {format_span(self.drain_timeout)}: {' '.join(self._drain_options)}")
         if self.condition:
-            lines.append(f"set conditions of {node}: {', '.join(filter(None, self.conditions.names))}")
+            lines.append(f"set conditions of {node}: {', '.join(dict.fromkeys(filter(None, self.conditions.names)))}")
         return lines
 
     # What is asked of the cluster
@@ -212,13 +212,13 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
         until = occasion.now + self.patience
         while True:
             try:
-                output = await self._run(occasion, "get", "node", name, "--output=json", "--ignore-not-found")
+                ran = await self._run(occasion, "get", "node", name, "--output=json", "--ignore-not-found")
             except HookFailed as error:
                 if not _PASSING.search(error.message) or occasion.now >= until:
                     raise
                 occasion.log(f"{error.message}; it is asked again")
             else:
-                return _decode_node(output) if output.strip() else None
+                return _decode_node(ran.output) if ran.output.strip() else None
             await occasion.pause(_RETRY_DELAY_S)
 
     async def _check_subresource(self, occasion: Occasion) -> None:
@@ -227,9 +227,17 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
         Raises:
             HookFailed: It is too old.
         """
-        ran = await occasion.run(self.kubectl, "patch", "--help")
+        ran = await self._run(occasion, "patch", "--help")
         if "--subresource" not in ran.output:
             msg = f"{self.kubectl} has no 'patch --subresource', so it cannot set conditions: expected 1.24 or newer"
+            raise HookFailed(msg)
+
+    async def _mark(self, occasion: Occasion, name: str, verb: Literal["cordon", "uncordon"]) -> None:
+        """Cordon or uncordon, and look whether that worked: kubectl ends with 0 also where it had no right to do it."""
+        ran = await self._run(occasion, verb, name)
+        node = await self._read(occasion, name)
+        if node is not None and node.is_cordoned != (verb == "cordon"):
+            msg = f"kubectl {verb} changed nothing{_last_words(ran)}"
             raise HookFailed(msg)
 
     async def _drain(self, occasion: Occasion, name: str) -> None:
@@ -268,7 +276,7 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
                 occasion, "patch", "node", name, "--subresource=status", "--type=strategic", f"--patch={patch}"
             )
 
-    async def _run(self, occasion: Occasion, verb: str, *arguments: str) -> str:
+    async def _run(self, occasion: Occasion, verb: str, *arguments: str) -> Ran:
         """Run kubectl.
 
         Raises:
@@ -281,10 +289,9 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
             options.append(f"--context={self.context}")
         ran = await occasion.run(self.kubectl, verb, *arguments, *options, is_checked=False)
         if ran.status:
-            said = [line for line in ran.errors.splitlines() if line.strip() and not line.startswith("See '")]
-            msg = f"kubectl {verb} ended with status {ran.status}" + (f": {said[-1].strip()}" if said else "")
+            msg = f"kubectl {verb} ended with status {ran.status}{_last_words(ran)}"
             raise HookFailed(msg)
-        return ran.output
+        return ran
 
     def _name(self, occasion: Occasion) -> str:
         name = self.node or occasion.vm.lower()
@@ -305,6 +312,12 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
         if self.grace is not None:
             options.append(f"--grace-period={math.ceil(self.grace.total_seconds())}")
         return (*options, *self.drain_args)
+
+
+def _last_words(ran: Ran) -> str:
+    """What was complained of last, but for hints where to read on."""
+    said = [line.strip() for line in ran.errors.splitlines() if line.strip() and not line.startswith("See '")]
+    return f": {said[-1]}" if said else ""
 
 
 def _decode_node(output: str) -> _Node:
