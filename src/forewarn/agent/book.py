@@ -140,9 +140,36 @@ class Book:
 
     def begin_run(self, event_id: str, step: Step, now: datetime) -> Record:
         """Write down that a step begins, perhaps once more."""
+        if step in {Step.RECOVER, Step.CANCELED}:
+            self._hand_over(self._records[event_id])
         runs = self._records[event_id].runs
         tries = runs[step].tries + 1 if step in runs else 1
         return self.change(event_id, runs=runs | {step: Run(state=RunState.RUNNING, began_at=now, tries=tries)})
+
+    def _hand_over(self, record: Record) -> None:
+        """Leave what a handler took out of service to an event that was prepared later, and needs it so.
+
+        That event found it out of service, and would leave it there; it is handed the memory of how things were before.
+        """
+        prepared = record.runs.get(Step.PREPARE)
+        if prepared is None:
+            return
+        for place, handler in enumerate(record.rule.handlers):
+            mine = record.memory.get(str(place))
+            heirs = [
+                other
+                for other in self.records
+                if other.event.id != record.event.id
+                and other.gone_at is None
+                and other.is_done(Step.PREPARE)
+                and other.runs[Step.PREPARE].began_at >= prepared.began_at
+                and handler in other.rule.handlers
+            ]
+            if mine and heirs:
+                theirs = {str(heirs[0].rule.handlers.index(handler)): mine}
+                self.change(heirs[0].event.id, memory=heirs[0].memory | theirs)
+                self.change(record.event.id, memory=self._records[record.event.id].memory | {str(place): {}})
+                _log.info("event %s takes over %s", heirs[0].event.id, handler.name, extra=facts(heirs[0]))
 
     def give_up_run(self, event_id: str, step: Step, reason: str, now: datetime) -> Record:
         """Write down that a step has failed; it need not have begun."""
@@ -154,7 +181,9 @@ class Book:
     def forget(self, event_id: str, now: datetime) -> Finished:
         """Take a record out of the book, and hand back what is kept of it."""
         record = self._records.pop(event_id)
-        is_canceled = Step.CANCELED in record.runs or (not record.runs and ending(record) is Step.CANCELED)
+        is_canceled = Step.CANCELED in record.runs or (
+            Step.RECOVER not in record.runs and ending(record) is Step.CANCELED
+        )
         had_to_prepare = record.rule.has_preparation and record.started_at is not None
         finished = Finished(
             event=record.event,
@@ -193,8 +222,9 @@ def _resume(record: Record, now: datetime) -> Record:
 
 
 def _is_ending(record: Record) -> bool:
-    """Whether it was gone, and its recovery has begun: what comes back under the same id is another event."""
-    return record.gone_at is not None and (Step.RECOVER in record.runs or Step.CANCELED in record.runs)
+    """Whether it was gone, and that has had its effect: what comes back under the same id is another event."""
+    is_undone = Step.RECOVER in record.runs or Step.CANCELED in record.runs
+    return record.gone_at is not None and (is_undone or record.is_stopping)
 
 
 def facts(record: Record) -> dict[str, Any]:

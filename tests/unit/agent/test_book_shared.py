@@ -1,0 +1,67 @@
+"""Two events at the same time that take the same thing out of service: it comes back with the last of them."""
+
+from __future__ import annotations
+
+from forewarn.agent.book import Book
+from forewarn.agent.handlers import File
+from forewarn.agent.record import RunState
+from forewarn.agent.rule import Rule, Step
+from tests.support.occasion import an_event
+from tests.support.records import A, B, a_book, after, document
+
+HANDLER = File(remove="/srv/ok")
+WAS = {"existed": True, "content": "fine"}
+FOUND = {"existed": False}
+
+
+def two_prepared(second: Rule | None = None) -> Book:
+    """Both events are prepared; the second found the file removed."""
+    book = a_book(Rule(name="drain", handlers=(HANDLER,)))
+    book.see(document(an_event(id=A), an_event(id=B)), after())
+    if second is not None:
+        book.change(B, rule=second)
+    for seconds, (event_id, memory) in enumerate(((A, WAS), (B, FOUND))):
+        book.begin_run(event_id, Step.PREPARE, after(seconds=seconds))
+        book.change_run(event_id, Step.PREPARE, state=RunState.DONE)
+        book.change(event_id, memory={"0": memory})
+    return book
+
+
+def end(book: Book, event_id: str) -> None:
+    book.change(event_id, gone_at=after(minutes=1))
+    book.begin_run(event_id, Step.RECOVER, after(minutes=1))
+
+
+def test_the_event_that_stays_takes_over_how_things_were() -> None:
+    book = two_prepared()
+    end(book, A)
+    assert (book[A].memory, book[B].memory) == ({"0": {}}, {"0": WAS})
+    end(book, B)
+    assert book[B].memory == {"0": WAS}
+
+
+def test_an_event_that_only_found_it_so_hands_nothing_over() -> None:
+    book = two_prepared()
+    end(book, B)
+    assert (book[A].memory, book[B].memory) == ({"0": WAS}, {"0": FOUND})
+    end(book, A)
+    assert book[A].memory == {"0": WAS}
+
+
+def test_a_handler_with_other_settings_is_not_the_same() -> None:
+    book = two_prepared(Rule(name="other", handlers=(File(remove="/srv/other"),)))
+    end(book, A)
+    assert (book[A].memory, book[B].memory) == ({"0": WAS}, {"0": FOUND})
+
+
+def test_the_place_in_the_rule_may_differ() -> None:
+    book = two_prepared(Rule(name="other", handlers=(File(touch="/run/drain"), HANDLER)))
+    end(book, A)
+    assert book[B].memory == {"0": FOUND, "1": WAS}
+
+
+def test_an_event_that_is_not_prepared_takes_nothing_over() -> None:
+    book = two_prepared()
+    book.change_run(B, Step.PREPARE, state=RunState.FAILED)
+    end(book, A)
+    assert book[A].memory == {"0": WAS}
