@@ -188,7 +188,7 @@ class Book:
         finished = Finished(
             event=record.event,
             rule=record.rule.name,
-            outcome="canceled" if is_canceled else "recovered",
+            outcome="observed" if record.rule == LOG_ONLY else "canceled" if is_canceled else "recovered",
             seen_at=record.seen_at,
             approved_at=record.approved_at,
             started_at=record.started_at,

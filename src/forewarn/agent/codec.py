@@ -13,9 +13,21 @@ import msgspec
 from forewarn.agent.window import Window
 from forewarn.span import format_span, parse_span
 
-__all__ = ["Span", "convert", "decode", "encode"]
+__all__ = ["Mistake", "Span", "convert", "decode", "encode"]
 
 T = TypeVar("T")
+
+
+class Mistake(ValueError):
+    """A value that has its type and yet makes no sense.
+
+    Attributes:
+        keys: Where it stands, seen from the table whose check has found it.
+    """
+
+    def __init__(self, message: str, *keys: str | int) -> None:
+        super().__init__(message)
+        self.keys = keys
 
 
 class Span(timedelta):
@@ -28,6 +40,9 @@ class Span(timedelta):
         Raises:
             ValueError: It is none, or negative.
         """
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            msg = "expected a span of time, for example 90s, 15m, 24h or 7d"
+            raise ValueError(msg)  # noqa: TRY004 - msgspec turns this one into its own
         span = parse_span(value)
         if span < timedelta(0):
             msg = f"{value!r} is negative"
@@ -61,10 +76,11 @@ def encode(value: object) -> bytes:
 def _decode_value(kind: type, value: Any) -> Any:  # noqa: ANN401 - msgspec's hook
     if kind is Span:
         return Span.read(value)
-    if kind is Window and isinstance(value, str):
-        return Window(value)
-    msg = f"Expected `{kind.__name__}`"
-    raise ValueError(msg)
+    assert kind is Window  # noqa: S101 - there are these two
+    if not isinstance(value, str):
+        msg = "expected a time window, for example 'Mon-Fri 22:00-06:00'"
+        raise ValueError(msg)  # noqa: TRY004 - msgspec turns this one into its own
+    return Window(value)
 
 
 def _encode_value(value: object) -> str:

@@ -6,17 +6,21 @@ import os
 import re
 import sys
 import tomllib
+from collections.abc import Callable
 from datetime import datetime, tzinfo
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from forewarn.agent.codec import Span, convert
+from forewarn.agent.codec import Mistake, Span, convert
 from forewarn.agent.rule import Rule
 from forewarn.agent.together import Together
 from forewarn.client.transport import DEFAULT_URL, check_url
 from forewarn.errors import ConfigError
+from forewarn.listen import parse_listen
+from forewarn.span import format_span
 
 __all__ = [
     "Configuration",
@@ -30,10 +34,11 @@ __all__ = [
 
 _SIZE_BYTES_MAX = 1 << 20
 _RULES_MAX = 200
-_POLL_INTERVAL_S_MIN = 0.1
-_WAIT_S_MAX = 300
-_PATH = re.compile(r" - at `\$\.?(.*)`$")
-_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+_POLL_INTERVALS = Span(milliseconds=100), Span(hours=1)
+_NUMBER_SHOWN_MAX = 10**18
+_WAITS = Span(0), Span(seconds=300)
+_MARGINS = Span(0), Span(days=1)
+_AT = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
 def default_config_file() -> Path:
@@ -105,20 +110,26 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Check what types cannot say.
 
         Raises:
-            ValueError: A value is out of its range.
+            Mistake: A value is out of its range, or none of what it should be.
         """
         if self.endpoint != "discover":
-            try:
-                check_url(self.endpoint)
-            except ConfigError as error:
-                raise ValueError(error.message) from error
-        _check_range("poll_interval", self.poll_interval.total_seconds(), _POLL_INTERVAL_S_MIN, 3600, " s")
-        _check_range("wait", self.wait.total_seconds(), 0, _WAIT_S_MAX, " s")
-        _check_range("output_size_bytes_max", self.output_size_bytes_max, 0, 1 << 24, "")
-        _check_range("events_max", self.events_max, 1, 10_000, "")
-        _check_range("history_max", self.history_max, 0, 10_000, "")
-        _check_range("the number of rules", len(self.rule), 0, _RULES_MAX, "")
-        local_time(self.timezone)
+            _check("endpoint", check_url, self.endpoint)
+        if self.source_address:
+            _check("source_address", _check_address, self.source_address)
+        if self.listen:
+            _check("listen", parse_listen, self.listen)
+        _check("timezone", local_time, self.timezone)
+        _check("state_file", _check_path, self.state_file)
+        _check("log_file", _check_path, self.log_file)
+        _check_span("poll_interval", self.poll_interval, _POLL_INTERVALS)
+        _check_span("wait", self.wait, _WAITS)
+        _check_span("margin", self.margin, _MARGINS)
+        _check_number("output_size_bytes_max", self.output_size_bytes_max, 0, 1 << 24)
+        _check_number("events_max", self.events_max, 1, 10_000)
+        _check_number("history_max", self.history_max, 0, 10_000)
+        if len(self.rule) > _RULES_MAX:
+            msg = f"one rule too many: at most {_RULES_MAX} are read"
+            raise Mistake(msg, "rule", _RULES_MAX)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -134,10 +145,38 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return Path(self.state_file) if self.state_file else default_state_file()
 
 
-def _check_range(name: str, value: float, least: float, most: float, unit: str) -> None:
-    if not least <= value <= most:
-        msg = f"{name} is {value:g}{unit}, expected {least:g} to {most:g}{unit}"
+def _check(key: str, check: Callable[[str], object], value: str) -> None:
+    try:
+        check(value)
+    except (ValueError, ConfigError) as error:
+        raise Mistake(str(error), key) from error
+
+
+def _check_address(text: str) -> None:
+    try:
+        ip_address(text)
+    except ValueError as error:
+        msg = f"{text!r} is not an IP address: expected for example 10.0.0.4"
+        raise ValueError(msg) from error
+
+
+def _check_path(text: str) -> None:
+    if "\0" in text:
+        msg = "a path cannot hold a NUL"
         raise ValueError(msg)
+
+
+def _check_span(key: str, value: Span, ends: tuple[Span, Span]) -> None:
+    least, most = ends
+    if not least <= value <= most:
+        msg = f"{format_span(value)} is out of range: expected {format_span(least)} to {format_span(most)}"
+        raise Mistake(msg, key)
+
+
+def _check_number(key: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        msg = f"{value if abs(value) < _NUMBER_SHOWN_MAX else 'it'} is out of range: expected {least} to {most}"
+        raise Mistake(msg, key)
 
 
 def local_time(name: str) -> tzinfo | None:
@@ -153,7 +192,7 @@ def local_time(name: str) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError) as error:
-        msg = f"timezone {name!r} is not known: expected 'local' or for example 'Europe/Oslo'"
+        msg = f"{name!r} is not a time zone: expected 'local' or for example 'Europe/Oslo'"
         raise ValueError(msg) from error
 
 
@@ -166,16 +205,21 @@ def load_configuration(path: Path) -> Configuration:
     try:
         with path.open("rb") as file:
             content = file.read(_SIZE_BYTES_MAX + 1)
-        text = content.decode("utf-8-sig")
+    except FileNotFoundError as error:
+        msg = f"there is no configuration {path}: write it, or name another file with --config"
+        raise ConfigError(msg) from error
     except OSError as error:
         msg = f"cannot read the configuration {path}: {error.strerror}"
-        raise ConfigError(msg) from error
-    except UnicodeDecodeError as error:
-        msg = f"{path} is not UTF-8"
         raise ConfigError(msg) from error
     if len(content) > _SIZE_BYTES_MAX:
         msg = f"{path} is larger than {_SIZE_BYTES_MAX} bytes"
         raise ConfigError(msg)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        msg = f"{path}:{line}: not UTF-8, in which TOML is written"
+        raise ConfigError(msg, line=line) from error
     return read_configuration(text, str(path))
 
 
@@ -191,65 +235,33 @@ def read_configuration(text: str, where: str = "configuration") -> Configuration
     """
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        match = re.search(r"\(at line (\d+), column \d+\)", str(error))
-        line = match[1] if match else str(text.count("\n") + 1)
-        msg = f"{where}:{line}: not TOML: {_lowered(str(error).partition(' (at ')[0])}"
-        raise ConfigError(msg, line=int(line)) from error
+    except (ValueError, RecursionError) as error:
+        line, said = _unparsed(text, error)
+        msg = f"{where}:{line}: not TOML: {said}"
+        raise ConfigError(msg, line=line) from error
     try:
         return convert(content, Configuration)
     except msgspec.ValidationError as error:
-        keys = _keys(str(error))
-        said = _PATH.sub("", str(error)).replace("Object ", "the table ", 1).replace("`", "'")
-        unknown = re.search(r"unknown field '(.+)'", said)
-        line_number = _line(text, [*keys, unknown[1]] if unknown else keys)
-        place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
-        msg = f"{where}:{line_number}: {place + ': ' if place else ''}{_lowered(said)}"
-        raise ConfigError(msg, line=line_number) from error
+        from forewarn.agent.fault import fault_of
+        from forewarn.agent.lines import line_of
+
+        fault = fault_of(error, content, Configuration)
+        line = line_of(text, fault.keys)
+        msg = f"{where}:{line}: {fault.message}"
+        raise ConfigError(msg, line=line) from error
 
 
-def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:]
+def _unparsed(text: str, error: Exception) -> tuple[int, str]:
+    """The line at which a text is not TOML, and why."""
+    match = _AT.fullmatch(str(error))
+    said = f"{match[1][:1].lower()}{match[1][1:]}" if match is not None else ""
+    if match is not None and match[2]:
+        return int(match[2]), f"{said} at column {match[3]}"
+    from forewarn.agent.lines import unfinished_line
 
-
-def _keys(message: str) -> list[str | int]:
-    """The path at the end of msgspec's message: ``$.rule[0].types[1]``."""
-    match = _PATH.search(message)
-    return [name or int(index) for name, index in _STEP.findall(match[1])] if match else []
-
-
-def _line(text: str, keys: list[str | int]) -> int:
-    """The line at which the value of that path begins, or the deepest part of it that is there.
-
-    Every beginning of the file that is TOML by itself is parsed; the first that holds the path ends with the statement
-    that set it. So the parser says where things are, and nothing else has to know TOML.
-    """
-    lines = text.splitlines(keepends=True)
-    while keys:
-        begin = 0
-        for end in range(1, len(lines) + 1):
-            try:
-                content = tomllib.loads("".join(lines[:end]))
-            except tomllib.TOMLDecodeError:
-                continue
-            if _holds(content, keys):
-                return 1 + next(n for n in range(begin, end) if _is_said(lines[n]))
-            begin = end
-        keys = keys[:-1]
-    return 1
-
-
-def _is_said(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#")
-
-
-def _holds(content: Any, keys: list[str | int]) -> bool:  # noqa: ANN401 - parsed TOML
-    for key in keys:
-        try:
-            content = content[key]
-        except (LookupError, TypeError):
-            return False
-    return True
+    if match is None:
+        said = "a number of too many digits" if isinstance(error, ValueError) else "nested too deeply"
+    return unfinished_line(text), said
 
 
 def to_local(moment: datetime, zone: tzinfo | None) -> datetime:

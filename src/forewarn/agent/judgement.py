@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from forewarn.agent.record import Approval, Record, RunState
@@ -92,6 +92,8 @@ class Judgement:
     why: str
 
 
+_BEGINNING = datetime.min.replace(tzinfo=UTC)
+
 Agreement: TypeAlias = Callable[[Record, datetime | None], Verdict]
 """Whether this VM approves, given the moment after which it is not worth while; see `together.may_approve`."""
 
@@ -109,19 +111,27 @@ def judge(record: Record, now: datetime, margin: timedelta, agree: Agreement) ->
         return _gone(record)
     if record.started_at is not None:
         return _started(record)
-    not_before = record.event.not_before
-    cutoff = None if not_before is None else not_before - margin
+    cutoff = _cutoff(record.event.not_before, margin)
     return _preparing(record, now, cutoff) or _approving(record, now, cutoff, agree)
 
 
 def standing(record: Record) -> PeerState:
     """What this VM tells its peers of the event."""
-    is_given_up = record.has_failed(Step.PREPARE) and record.rule.on_failure == "hold"
-    if is_given_up or record.rule.approve == "never":
-        return PeerState.HELD if record.by_hand_at is None else PeerState.PREPARED
-    if not record.is_prepared and not record.has_failed(Step.PREPARE):
+    rule = record.rule
+    is_preparing = not record.is_prepared and not record.has_failed(Step.PREPARE)
+    if record.by_hand_at is not None:
+        return PeerState.PREPARING if is_preparing else PeerState.PREPARED
+    has_failed = record.has_failed(Step.PREPARE) or record.has_failed(Step.BEFORE_APPROVAL)
+    if rule.approve == "never" or (has_failed and rule.on_failure == "hold"):
+        return PeerState.HELD
+    if is_preparing:
         return PeerState.PREPARING
-    return PeerState.HELD if record.rule.approve == "by-hand" and record.by_hand_at is None else PeerState.PREPARED
+    return PeerState.HELD if rule.approve == "by-hand" else PeerState.PREPARED
+
+
+def _cutoff(not_before: datetime | None, margin: timedelta) -> datetime | None:
+    """When steps before the approval have to end; an endpoint may name any moment, also one just after time began."""
+    return None if not_before is None else not_before - min(margin, not_before - _BEGINNING)
 
 
 def _wait(why: str, until: datetime | None = None) -> Judgement:
@@ -157,10 +167,12 @@ def _approving(  # noqa: PLR0911 - one return for each thing that may be waited 
         if objection is not None:
             return objection
     if record.rule.before_approval and not record.is_done(Step.BEFORE_APPROVAL):
-        if not record.has_failed(Step.BEFORE_APPROVAL) and (cutoff is None or now < cutoff):
+        has_failed = record.has_failed(Step.BEFORE_APPROVAL)
+        if not has_failed and (cutoff is None or now < cutoff):
             return _do(Begin(Step.BEFORE_APPROVAL), "the approval is due")
         if record.rule.on_failure == "hold" and record.by_hand_at is None:
-            return _wait("held: a hook before the approval failed; it starts at NotBefore")
+            what = "a hook before the approval failed" if has_failed else "no time is left for hooks before it"
+            return _wait(f"held: {what}; it starts at NotBefore")
     if record.approval is Approval.SENDING:
         return _wait("the approval is on its way")
     if record.approve_again_at is not None and now < record.approve_again_at:

@@ -16,6 +16,7 @@ __all__ = ["configure_logging"]
 
 _FILE_SIZE_BYTES_MAX = 10 << 20
 _FILES_KEPT = 3
+_FILE_MODE = 0o640
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Members that every record has; what a call adds is told beside its text."""
 
@@ -40,21 +41,43 @@ def configure_logging(level: str, file: str = "", environment: Mapping[str, str]
 
         try:
             Path(file).parent.mkdir(parents=True, exist_ok=True)
-            handler = RotatingFileHandler(
+            _make(file)
+            rotating = RotatingFileHandler(
                 file, maxBytes=_FILE_SIZE_BYTES_MAX, backupCount=_FILES_KEPT, encoding="utf-8"
             )
         except OSError as error:
             msg = f"cannot write the log file {file}: {error.strerror}"
             raise ConfigError(msg) from error
+        rotating.rotator = _rotate
+        handler = rotating
         handler.setFormatter(_Json())
     else:
         handler = logging.StreamHandler(sys.stderr)
-        in_journal = "JOURNAL_STREAM" in environment
+        in_journal = _is_journal(environment.get("JOURNAL_STREAM", ""))
         handler.setFormatter(_Journal() if in_journal else _Plain() if sys.stderr.isatty() else _Json())
     logger = logging.getLogger("forewarn")
     logger.handlers = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
+
+
+def _make(file: str) -> None:
+    """Make the file, unless it is there: what hooks print may be secret, so it is not for everybody."""
+    os.close(os.open(file, os.O_WRONLY | os.O_CREAT, _FILE_MODE))
+
+
+def _rotate(file: str, older: str) -> None:
+    Path(file).replace(older)
+    _make(file)
+
+
+def _is_journal(stream: str) -> bool:
+    """Whether stderr is what systemd calls the journal: the variable outlives a redirection, so it names the stream."""
+    try:
+        status = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return stream == f"{status.st_dev}:{status.st_ino}"
 
 
 def _facts(record: logging.LogRecord) -> dict[str, object]:

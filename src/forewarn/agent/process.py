@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,11 @@ _GRACE_S = 3.0
 _DRAIN_S = 0.5
 """How long to read on after its end: a child that lives on may hold the pipe open for ever."""
 
-_CHUNK_BYTES = 16 << 10
+_LOOK_S = 0.05
+"""From one look whether anything of it is left to the next."""
+
+_LABEL_LENGTH_MAX = 120
+_STDIN, _STDOUT, _STDERR = range(3)
 
 
 async def run_process(
@@ -35,9 +40,11 @@ async def run_process(
 ) -> Ran:
     """Run a command to its end; cancelling ends it, and everything that it has started.
 
+    What it leaves in the background when it ends by itself may live on, and is not waited for.
+
     Args:
         command: Program and arguments; a text is a line for the system's shell.
-        stdin: What it reads.
+        stdin: What it reads, or does not read.
         environment: All of its variables.
         timeout_s: For it to end.
         output_size_bytes_max: How much of the end of each stream is kept.
@@ -45,55 +52,88 @@ async def run_process(
     Raises:
         HookFailed: It cannot be started, or took too long.
     """
-    label = command if isinstance(command, str) else command[0]
-    process = await _start(command, environment, label)
-    readers = [
-        asyncio.create_task(_tail(stream, output_size_bytes_max))
-        for stream in (process.stdout, process.stderr)
-        if stream is not None
-    ]
+    label = " ".join((command if isinstance(command, str) else command[0]).split())[:_LABEL_LENGTH_MAX]
+    watch = _Watch(output_size_bytes_max)
+    transport = await _start(command, environment, watch, label)
+    is_late = False
     try:
+        _feed(transport, stdin)
         try:
             async with asyncio.timeout(timeout_s):
-                await _feed(process, stdin)
-                await process.wait()
-        except TimeoutError as error:
-            msg = f"{label} took longer than {timeout_s:g} s"
-            raise HookFailed(msg) from error
+                await watch.has_ended.wait()
+        except TimeoutError:
+            is_late = True
         finally:
-            await _end(process)
-            await asyncio.wait(readers, timeout=_DRAIN_S)
+            await _end(transport, watch)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                await watch.is_silent.wait()
     finally:
-        for reader in readers:
-            reader.cancel()
-    output, errors = await asyncio.gather(*readers)
-    return Ran(
-        status=process.returncode if process.returncode is not None else -1,
-        output=output.decode("utf-8", "replace"),
-        errors=errors.decode("utf-8", "replace"),
-    )
+        _close(transport, watch)
+    status = transport.get_returncode()
+    ran = Ran(status=-1 if status is None else status, output=watch.said(_STDOUT), errors=watch.said(_STDERR))
+    if is_late:
+        msg = f"{label} took longer than {timeout_s:g} s"
+        raise HookFailed(msg, output=ran.output + ran.errors)
+    return ran
+
+
+class _Watch(asyncio.SubprocessProtocol):
+    """What becomes of a process. Its end does not wait for its pipes, which others may hold.
+
+    Attributes:
+        has_ended: It has.
+        is_silent: Nothing more can come from it.
+    """
+
+    def __init__(self, size_bytes_max: int) -> None:
+        self.has_ended = asyncio.Event()
+        self.is_silent = asyncio.Event()
+        self._size_bytes_max = size_bytes_max
+        self._kept = {_STDOUT: bytearray(), _STDERR: bytearray()}
+        self._open = {_STDIN, _STDOUT, _STDERR}
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Keep the end of it."""
+        kept = self._kept[fd]
+        kept += data
+        del kept[: max(len(kept) - self._size_bytes_max, 0)]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's callback
+        """Take note that a pipe is closed; a command need not read what it is given."""
+        self._open.discard(fd)
+        if self._open <= {_STDIN}:
+            self.is_silent.set()
+
+    def process_exited(self) -> None:
+        """Take note of its end."""
+        self.has_ended.set()
+
+    def is_open(self, fd: int) -> bool:
+        """Whether that pipe is."""
+        return fd in self._open
+
+    def said(self, fd: int) -> str:
+        """What was kept of a stream."""
+        return self._kept[fd].decode("utf-8", "replace")
 
 
 async def _start(
-    command: Sequence[str] | str, environment: Mapping[str, str], label: str
-) -> asyncio.subprocess.Process:
-    from shutil import which
-
-    pipe = asyncio.subprocess.PIPE
+    command: Sequence[str] | str, environment: Mapping[str, str], watch: _Watch, label: str
+) -> asyncio.SubprocessTransport:
+    loop = asyncio.get_running_loop()
     try:
         if isinstance(command, str):
-            return await asyncio.create_subprocess_shell(
-                command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, **_own_group()
-            )
+            transport, _ = await loop.subprocess_shell(lambda: watch, command, env=environment, **_own_group())
+            return transport
         # Windows finds a program by its extension as well, but only where somebody looks for it so.
-        program = which(command[0], path=environment.get("PATH")) or command[0]
-        return await asyncio.create_subprocess_exec(
-            program, *command[1:], stdin=pipe, stdout=pipe, stderr=pipe, env=environment, **_own_group()
-        )
+        program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+        transport, _ = await loop.subprocess_exec(lambda: watch, program, *command[1:], env=environment, **_own_group())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         msg = f"cannot run {label}: {reason}"
         raise HookFailed(msg) from error
+    return transport
 
 
 def _own_group() -> dict[str, Any]:
@@ -105,44 +145,52 @@ def _own_group() -> dict[str, Any]:
     return options
 
 
-async def _feed(process: asyncio.subprocess.Process, stdin: bytes) -> None:
-    """Hand over standard input; a command that does not read it does no harm."""
-    if process.stdin is None:
+def _feed(transport: asyncio.SubprocessTransport, stdin: bytes) -> None:
+    """Hand over standard input, and its end."""
+    pipe = transport.get_pipe_transport(_STDIN)
+    assert isinstance(pipe, asyncio.WriteTransport)  # noqa: S101 - asyncio made it
+    pipe.write(stdin)
+    pipe.close()
+
+
+def _close(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
+    """Let go of the pipes, also of an input that nobody has read."""
+    pipe = transport.get_pipe_transport(_STDIN)
+    if watch.is_open(_STDIN) and isinstance(pipe, asyncio.WriteTransport):
+        pipe.abort()
+    transport.close()
+
+
+async def _end(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
+    """End the process and its group: ask first, then insist; at once when this is cancelled."""
+    if watch.has_ended.is_set():
         return
-    with contextlib.suppress(ConnectionError):
-        process.stdin.write(stdin)
-        await process.stdin.drain()
-    process.stdin.close()
-
-
-async def _tail(stream: asyncio.StreamReader, size_bytes_max: int) -> bytes:
-    """The end of what a stream gives, to its end or to the last that came."""
-    kept = bytearray()
-    try:
-        while chunk := await stream.read(_CHUNK_BYTES):
-            kept += chunk
-            del kept[: max(len(kept) - size_bytes_max, 0)]
-    except asyncio.CancelledError:
-        pass
-    return bytes(kept)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the process and its group: ask first, then insist. May not be interrupted half-way."""
-    if process.returncode is not None:
-        return
-    _signal(process, is_final=False)
+    group = transport.get_pid()
+    _signal(transport, group, is_final=False)
     try:
         async with asyncio.timeout(_GRACE_S):
-            await process.wait()
+            await watch.has_ended.wait()
+            while _is_there(group):  # noqa: ASYNC110 - nobody tells when the children of a process are gone
+                await asyncio.sleep(_LOOK_S)
     except TimeoutError:
-        _signal(process, is_final=True)
-        await process.wait()
+        pass
+    finally:
+        _signal(transport, group, is_final=True)
+    await watch.has_ended.wait()
 
 
-def _signal(process: asyncio.subprocess.Process, *, is_final: bool) -> None:
-    with contextlib.suppress(ProcessLookupError):
+def _is_there(group: int) -> bool:
+    """Whether anything is left of a process group. Its number is not given anew while there is."""
+    if sys.platform != "win32":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, 0)
+            return True
+    return False
+
+
+def _signal(transport: asyncio.SubprocessTransport, group: int, *, is_final: bool) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         if sys.platform == "win32":
-            process.kill() if is_final else process.terminate()
+            transport.kill() if is_final else transport.terminate()
         else:
-            os.killpg(process.pid, signal.SIGKILL if is_final else signal.SIGTERM)
+            os.killpg(group, signal.SIGKILL if is_final else signal.SIGTERM)

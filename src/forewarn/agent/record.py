@@ -137,7 +137,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     """An event about which nothing is left to do.
 
     Attributes:
-        outcome: ``recovered`` or ``canceled``.
+        outcome: ``recovered``, ``canceled``, or ``observed`` when no rule matched.
         was_prepared: Whether this VM was prepared before it started; None when there was nothing to prepare.
     """
 

@@ -9,17 +9,24 @@ import re
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 
-from forewarn.agent.codec import Span
+from forewarn.agent.codec import Mistake, Span
 from forewarn.agent.handlers import AnyHandler
 from forewarn.agent.window import Window
+from forewarn.client.transport import check_url
+from forewarn.errors import ConfigError
 from forewarn.wire.document import Event
 
-__all__ = ["LOG_ONLY", "Hook", "Rule", "Step", "first_match", "matches"]
+__all__ = ["LOG_ONLY", "Hook", "Rule", "Step", "first_match", "matches", "unreachable_rules"]
 
 _RETRIES_MAX = 100
+_LABEL_LENGTH_MAX = 120
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[!-~]([ \t!-~]*[!-~])?")
+_OUR_HEADERS = {"content-length", "transfer-encoding"}
 
 
 class Step(StrEnum):
@@ -69,28 +76,61 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Check what types cannot say.
 
         Raises:
-            ValueError: It is not exactly one of the three, or the number of retries makes no sense.
+            Mistake: It contradicts itself, or could never be run.
         """
         if sum(map(bool, (self.command, self.shell, self.webhook))) != 1:
             msg = "a hook has exactly one of command, shell and webhook"
-            raise ValueError(msg)
+            raise Mistake(msg)
         if self.command and not self.command[0]:
             msg = "a command begins with the name of a program"
-            raise ValueError(msg)
-        if self.webhook and not self.webhook.startswith(("http://", "https://")):
-            msg = f"{self.webhook!r} is not the URL of a webhook"
-            raise ValueError(msg)
+            raise Mistake(msg, "command")
+        if "\0" in self.shell or any("\0" in argument for argument in self.command):
+            msg = "a command cannot hold a NUL"
+            raise Mistake(msg, "shell" if self.shell else "command")
+        if self.webhook and not _is_url(self.webhook):
+            # It may hold a secret, so it is not repeated.
+            msg = "expected a URL without user and password, for example https://example.com/maintenance"
+            raise Mistake(msg, "webhook")
+        self._check_headers()
+        if not 0 <= self.retries <= _RETRIES_MAX:
+            msg = f"{self.retries} is out of range: expected 0 to {_RETRIES_MAX}"
+            raise Mistake(msg, "retries")
+        _check_timeout(self.timeout, "timeout")
+
+    def _check_headers(self) -> None:
         if self.headers and not self.webhook:
             msg = "only a webhook has headers"
-            raise ValueError(msg)
-        if not 0 <= self.retries <= _RETRIES_MAX:
-            msg = f"retries is expected to be 0 to {_RETRIES_MAX}"
-            raise ValueError(msg)
+            raise Mistake(msg, "headers")
+        for name, value in self.headers.items():
+            if _HEADER_NAME.fullmatch(name) is None or name.lower() in _OUR_HEADERS:
+                msg = f"{name!r} cannot be set" if name.lower() in _OUR_HEADERS else f"{name!r} is no name of a header"
+                raise Mistake(msg, "headers", name)
+            if value and _HEADER_VALUE.fullmatch(value) is None:
+                msg = "expected printable ASCII characters, without spaces around them"
+                raise Mistake(msg, "headers", name)
 
     @property
     def label(self) -> str:
-        """A short name for logs."""
-        return self.webhook or self.shell or " ".join(self.command)
+        """A short name for logs, on one line. What a URL has after its host may be a secret, and is not in it."""
+        if self.webhook:
+            return f"webhook {urlsplit(self.webhook).netloc}"
+        label = " ".join((self.shell or " ".join(self.command)).split())
+        return label if len(label) <= _LABEL_LENGTH_MAX else label[: _LABEL_LENGTH_MAX - 3] + "..."
+
+
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        check_url(f"{parts.scheme}://{parts.netloc}")
+    except (ValueError, ConfigError):
+        return False
+    return url.isascii() and url.isprintable() and " " not in url
+
+
+def _check_timeout(timeout: Span, *keys: str | int) -> None:
+    if not timeout:
+        msg = "expected more than 0s"
+        raise Mistake(msg, *keys)
 
 
 _Hooks: TypeAlias = tuple[tuple[str, ...] | Hook, ...]
@@ -146,17 +186,32 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Check what types cannot say.
 
         Raises:
-            ValueError: It contradicts itself.
+            Mistake: It contradicts itself, or could never be carried out.
         """
         if self.approve == "at-once" and self.has_preparation:
-            msg = "approve = 'at-once' does not wait for preparation: use 'when-prepared', or leave out what prepares"
-            raise ValueError(msg)
+            msg = "'at-once' does not wait for preparation: use 'when-prepared', or leave out what prepares"
+            raise Mistake(msg, "approve")
+        if self.min_duration is not None and self.max_duration is not None and self.min_duration > self.max_duration:
+            msg = "greater than max_duration, so that nothing would match"
+            raise Mistake(msg, "min_duration")
         if self.description is not None:
             try:
-                re.compile(self.description)
-            except re.error as error:
-                msg = f"description is not a regular expression: {error}"
-                raise ValueError(msg) from error
+                re.compile(self.description, re.IGNORECASE)
+            except (re.error, OverflowError, RecursionError) as error:
+                msg = f"not a regular expression: {error}"
+                raise Mistake(msg, "description") from error
+        for place, handler in enumerate(self.handlers):
+            _check_timeout(handler.timeout, "handlers", place, "timeout")
+        for step in Step:
+            self._check_commands(step)
+
+    def _check_commands(self, step: Step) -> None:
+        """Check the hooks that are plain lists; the others are checked already."""
+        for place, hook in enumerate(self._given(step)):
+            try:
+                _as_hook(hook)
+            except Mistake as mistake:
+                raise Mistake(str(mistake), step.name.lower(), place) from mistake
 
     @property
     def has_preparation(self) -> bool:
@@ -170,7 +225,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def hooks(self, step: Step) -> tuple[Hook, ...]:
         """The hooks of a step, in order; handlers are not among them."""
-        given = {
+        return tuple(map(_as_hook, self._given(step)))
+
+    def _given(self, step: Step) -> _Hooks:
+        """As they stand in the configuration."""
+        return {
             Step.PREPARE: self.prepare,
             Step.BEFORE_APPROVAL: self.before_approval,
             Step.STARTED: self.started,
@@ -178,7 +237,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             Step.CANCELED: self.canceled or self.recover,
             Step.ALERT: self.alert,
         }[step]
-        return tuple(hook if isinstance(hook, Hook) else Hook(command=hook) for hook in given)
+
+
+def _as_hook(given: tuple[str, ...] | Hook) -> Hook:
+    return given if isinstance(given, Hook) else Hook(command=given)
 
 
 LOG_ONLY = Rule(name="none", affects="any", approve="never")
@@ -209,3 +271,34 @@ def matches(rule: Rule, event: Event, vm: str, local: datetime) -> bool:
 def first_match(rules: tuple[Rule, ...], event: Event, vm: str, local: datetime) -> Rule:
     """The first rule about that event; `LOG_ONLY` when there is none."""
     return next((rule for rule in rules if matches(rule, event, vm, local)), LOG_ONLY)
+
+
+def unreachable_rules(rules: tuple[Rule, ...]) -> list[str]:
+    """Names of the rules that can never decide, for a single one before them matches whatever they match.
+
+    What it names is unreachable; there may be others, for several rules together can leave nothing over.
+    """
+    return [
+        rule.name or f"rule {place + 1}"
+        for place, rule in enumerate(rules)
+        if any(_covers(earlier, rule) for earlier in rules[:place])
+    ]
+
+
+def _covers(wide: Rule, narrow: Rule) -> bool:
+    """Whether every event that the narrow rule matches is matched by the wide one."""
+    least, most = narrow.min_duration, narrow.max_duration
+    return (
+        _holds_all(wide.types, narrow.types)
+        and _holds_all(wide.sources, narrow.sources)
+        and _holds_all(wide.window, narrow.window)
+        and (wide.min_duration is None or (least is not None and least >= wide.min_duration))
+        and (wide.max_duration is None or (most is not None and most <= wide.max_duration))
+        and wide.description in {None, narrow.description}
+        and wide.affects in {"any", narrow.affects}
+    )
+
+
+def _holds_all(wide: tuple[object, ...], narrow: tuple[object, ...]) -> bool:
+    """Whether a choice takes in another; an empty one takes in all."""
+    return not wide or (bool(narrow) and set(narrow) <= set(wide))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,6 +26,9 @@ from forewarn.client import AsyncClient, Pace
 from forewarn.clock import RealClock
 from forewarn.errors import ConfigError, ForewarnError
 from forewarn.secret import kept_token
+
+if TYPE_CHECKING:
+    from forewarn.agent.peers import Peers
 
 __all__ = ["run_agent", "token_path"]
 
@@ -92,6 +96,7 @@ async def _serve(configuration: Configuration, supervisor: Supervisor) -> None:
         client = await stack.enter_async_context(
             AsyncClient(url, source_address=configuration.source_address or None, pace=_pace(configuration))
         )
+        peers = _peers(configuration)
         agent = Agent(
             configuration,
             client=client,
@@ -99,6 +104,7 @@ async def _serve(configuration: Configuration, supervisor: Supervisor) -> None:
             steps=DryRun() if configuration.dry_run else StepRunner(configuration.output_size_bytes_max),
             memory=memory,
             fallback_name=_fallback_name(configuration),
+            reports=peers,
         )
         if configuration.listen:
             web = Web(agent, _token(configuration))
@@ -106,11 +112,17 @@ async def _serve(configuration: Configuration, supervisor: Supervisor) -> None:
             await listener.open()
             stack.push_async_callback(listener.close)
             _log.info("status, metrics and health at %s", listener.url)
+        if peers is not None:
+            stack.push_async_callback(peers.close)
+            await peers.open(agent)
+            _log.info("peers are answered at %s", peers.url)
         _log.info("watching %s", url)
         supervisor.ready()
         agent.listeners.append(lambda: supervisor.status(_summary(agent)))
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(agent.run()), group.create_task(_show_life(supervisor))]
+            if peers is not None:
+                tasks.append(group.create_task(peers.run()))
             await stop.wait()
             supervisor.stopping()
             _log.info("stopping")
@@ -127,13 +139,23 @@ def _memory(configuration: Configuration, stack: AsyncExitStack) -> Memory:
     return file
 
 
+def _peers(configuration: Configuration) -> Peers | None:
+    """The exchange with the agents of other VMs; None unless the mode asks for it."""
+    together = configuration.together
+    if together.mode != "all-prepared":
+        return None
+    from forewarn.agent.peers import Peers, read_secret
+
+    return Peers(together, read_secret(Path(together.secret_file)), is_mute=configuration.dry_run)
+
+
 async def _endpoint(configuration: Configuration) -> str:
     if configuration.endpoint != "discover":
         return configuration.endpoint
-    from forewarn.client.discovery import discover, endpoint_url
+    from forewarn.client.discovery import discover_async, endpoint_url
 
     _log.info("looking for the endpoint by DHCP")
-    return endpoint_url(await asyncio.to_thread(discover))
+    return endpoint_url(await discover_async())
 
 
 def _pace(configuration: Configuration) -> Pace:

@@ -77,7 +77,7 @@ class StateFile:
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self._path.with_suffix(".lock").open("a")
+            lock = self._beside(".lock").open("a")
         except OSError as error:
             msg = f"cannot write beside the state file {self._path}: {error.strerror}"
             raise ConfigError(msg) from error
@@ -99,7 +99,7 @@ class StateFile:
         """What was saved last.
 
         Raises:
-            ConfigError: The file is there and cannot be opened.
+            ConfigError: The file is there and can be neither read nor moved aside.
         """
         try:
             content = self._path.read_bytes()
@@ -110,17 +110,17 @@ class StateFile:
             raise ConfigError(msg) from error
         try:
             state = decode(content, State)
-        except (msgspec.DecodeError, ValueError):
+        except (ValueError, RecursionError):
             state = None
         if state is None or state.version != _VERSION:
-            self.set_aside = self._path.with_suffix(".unreadable")
-            self._path.replace(self.set_aside)
+            self._set_aside()
             return State()
         return state
 
     def save(self, state: State) -> None:
         """Write beside it, flush to disk, then put it in its place."""
-        new = self._path.with_suffix(".new")  # nobody else writes it, for there is the lock
+        self._path.parent.mkdir(parents=True, exist_ok=True)  # it may have been removed meanwhile
+        new = self._beside(".new")  # nobody else writes it, for there is the lock
         new.unlink(missing_ok=True)
         try:
             with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -133,6 +133,18 @@ class StateFile:
                 new.unlink()
             raise
         _sync_folder(self._path.parent)
+
+    def _set_aside(self) -> None:
+        self.set_aside = self._beside(".unreadable")
+        try:
+            self._path.replace(self.set_aside)
+        except OSError as error:
+            msg = f"the state file {self._path} is damaged and cannot be moved aside: {error.strerror}"
+            raise ConfigError(msg) from error
+
+    def _beside(self, ending: str) -> Path:
+        """A file of the same name and more: what is beside another agent's state is not ours."""
+        return self._path.parent / f"{self._path.name}{ending}"
 
 
 def _sync_folder(folder: Path) -> None:

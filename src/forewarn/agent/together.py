@@ -10,16 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Literal
 
 import msgspec
 
-from forewarn.agent.codec import Span
+from forewarn.agent.codec import Mistake, Span
 from forewarn.agent.record import Record
+from forewarn.client.transport import check_url
+from forewarn.errors import ConfigError
+from forewarn.listen import parse_listen
+from forewarn.span import format_span
 
-__all__ = ["PeerState", "Report", "Together", "Verdict", "may_approve"]
+__all__ = ["UNASKED", "PeerState", "Report", "Together", "Verdict", "may_approve"]
+
+
+_SPAN_MAX = Span(days=1)
+_PEERS_MAX = 50
 
 
 class PeerState(StrEnum):
@@ -41,6 +49,14 @@ class Report:
 
     state: PeerState
     since: datetime
+
+
+UNASKED = Report(state=PeerState.HELD, since=datetime.min.replace(tzinfo=UTC))
+"""Stands for the word of a peer that could not be asked yet.
+
+It lasts until the first question has been answered or has failed, a matter of seconds. Without it, an agent that starts
+after the deadline would approve at once what a peer wants held.
+"""
 
 
 class Together(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,11 +88,34 @@ class Together(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Check what types cannot say.
 
         Raises:
-            ValueError: The mode needs settings that are missing.
+            Mistake: The mode needs settings that are missing, or a span is out of its range.
         """
-        if self.mode == "all-prepared" and not (self.listen and self.peers and self.secret_file):
-            msg = "mode = 'all-prepared' needs listen, peers and secret_file"
-            raise ValueError(msg)
+        if self.mode == "all-prepared":
+            for key in ("listen", "peers", "secret_file"):
+                if not getattr(self, key):
+                    msg = f"'all-prepared' needs listen, peers and secret_file, and {key} is missing"
+                    raise Mistake(msg, "mode")
+        for key in ("secondary_after", "deadline", "stagger"):
+            if getattr(self, key) > _SPAN_MAX:
+                msg = f"{format_span(getattr(self, key))} is out of range: expected at most {format_span(_SPAN_MAX)}"
+                raise Mistake(msg, key)
+        self._check_addresses()
+
+    def _check_addresses(self) -> None:
+        if self.listen:
+            try:
+                parse_listen(self.listen)
+            except ConfigError as error:
+                raise Mistake(error.message, "listen") from error
+        if len(self.peers) > _PEERS_MAX:
+            msg = f"{len(self.peers)} peers are too many: expected at most {_PEERS_MAX}"
+            raise Mistake(msg, "peers")
+        for name, url in self.peers.items():
+            try:
+                check_url(url)
+            except ConfigError as error:
+                msg = f"{url!r} is not the address of a peer: expected for example http://10.0.0.5:9470"
+                raise Mistake(msg, "peers", name) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +175,17 @@ def _all_prepared(  # noqa: PLR0913 - as above
     if vm not in members:
         return Verdict(may=False, why="the VMs that it concerns approve")
     others = [name for name in members if name != vm]
+    unasked = [name for name in others if reports.get(name) is UNASKED]
+    if unasked:
+        return Verdict(may=False, why=f"asking {', '.join(unasked)}")
     held = [name for name in others if name in reports and reports[name].state is PeerState.HELD]
     if held:
         return Verdict(may=False, why=f"{', '.join(held)} wants it held")
-    late = members.index(vm) * together.stagger
     missing = [name for name in others if name not in reports or reports[name].state is not PeerState.PREPARED]
-    if not missing:
-        complete_at = max([record.ready_at or record.seen_at, *(reports[name].since for name in others)])
-        return Verdict(may=now >= complete_at + late, at=complete_at + late, why="all are prepared")
     deadline = record.seen_at + together.deadline
-    at = (deadline if cutoff is None else min(deadline, cutoff)) + late
-    return Verdict(may=now >= at, at=at, why=f"waiting for {', '.join(missing)}")
+    at = deadline if cutoff is None else min(deadline, cutoff)
+    if not missing:
+        # A peer that says it ever anew must not put off what the deadline has allowed.
+        at = min(at, max([record.ready_at or record.seen_at, *(reports[name].since for name in others)]))
+    at += members.index(vm) * together.stagger
+    return Verdict(may=now >= at, at=at, why=f"waiting for {', '.join(missing)}" if missing else "all are prepared")

@@ -9,8 +9,8 @@ __all__ = ["Window"]
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _DAY = "|".join(_DAYS)
-_WINDOW = re.compile(rf"(?:((?:{_DAY})(?:[-,](?:{_DAY}))*)\s+)?(\d\d):(\d\d)-(\d\d):(\d\d)")
-_MIDNIGHT = 24
+_WINDOW = re.compile(rf"(?:((?:{_DAY})(?:[-,](?:{_DAY}))*)\s+)?(\d\d):(\d\d)-(\d\d):(\d\d)", re.ASCII)
+_MIDNIGHT = ("24", "00")
 
 
 class Window:
@@ -32,7 +32,9 @@ class Window:
         try:
             if match is None or days is None:
                 raise ValueError  # noqa: TRY301 - one message for all three reasons
-            self._begin, self._end = _clock(match[2], match[3]), _clock(match[4], match[5])
+            self._begin = time(int(match[2]), int(match[3]))
+            # 24:00 is the midnight that ends a day.
+            self._end = time(0) if match.group(4, 5) == _MIDNIGHT else time(int(match[4]), int(match[5]))
         except ValueError:
             msg = f"{text!r} is not a time window: expected for example 'Mon-Fri 22:00-06:00'"
             raise ValueError(msg) from None
@@ -49,17 +51,12 @@ class Window:
 
     def holds(self, moment: datetime) -> bool:
         """Whether that local moment lies in it; one that goes past midnight belongs to the day on which it begins."""
-        clock = moment.time().replace(tzinfo=None)
+        clock = moment.time()
         if self._begin < self._end:
             return moment.weekday() in self._days and self._begin <= clock < self._end
         if clock >= self._begin:
             return moment.weekday() in self._days
         return clock < self._end and (moment - timedelta(days=1)).weekday() in self._days
-
-
-def _clock(hour: str, minute: str) -> time:
-    """A time of the day; 24:00 is the midnight that ends it."""
-    return time(0) if int(hour) == _MIDNIGHT and int(minute) == 0 else time(int(hour), int(minute))
 
 
 def _days(text: str | None) -> frozenset[int] | None:

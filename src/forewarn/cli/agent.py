@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,26 +140,31 @@ def _as_json(explained: Explained) -> dict[str, Any]:
 
 
 def _show_explained(output: Output, explained: tuple[Explained, ...]) -> None:
-    columns = [
-        Column("event"),
-        Column("cause", is_whole=False),
-        Column("rule", is_whole=False),
-        Column("prepares", is_whole=False),
-        Column("approves", is_whole=False),
-        Column("recovers", is_whole=False),
-    ]
-    rows = [
-        (
-            f"{each.case.type} {each.case.source}" + ("" if each.case.duration_s < 0 else f" {each.case.duration_s}s"),
-            each.case.cause,
-            each.rule,
-            "; ".join(each.prepares),
-            each.approves,
-            "; ".join(each.recovers),
+    """What is done alike is told once, with the causes for which it is."""
+    alike: dict[tuple[object, ...], list[Explained]] = {}
+    for each in explained:
+        alike.setdefault((each.rule, each.prepares, each.approves, each.recovers), []).append(each)
+    for group_ in alike.values():
+        first = group_[0]
+        output.heading(first.rule if first.rule != "none" else "no rule")
+        output.fields(
+            [
+                *_rows("for", [_words(each.case) for each in group_]),
+                *_rows("prepares", first.prepares or ["nothing"]),
+                *_rows("approves", [first.approves]),
+                *_rows("recovers", first.recovers or ["nothing to do"]),
+            ]
         )
-        for each in explained
-    ]
-    output.table(columns, rows)
+
+
+def _rows(name: str, values: Sequence[str]) -> list[tuple[str, object]]:
+    """A name, and its values one below the other."""
+    return [(f"  {name}" if number == 0 else "", value) for number, value in enumerate(values)]
+
+
+def _words(case: Case) -> str:
+    duration = "" if case.duration_s < 0 else f", {case.duration_s} s"
+    return f"{case.type} by {case.source}{duration}: {case.cause}"
 
 
 def _add_status(noun: typer.Typer) -> None:

@@ -40,6 +40,8 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
             table, ``maint`` nobody.
         drain_timeout: How long to wait for their sessions to end.
         on_timeout: What then: ``maint`` puts them into maintenance anyway, ``keep`` leaves them draining.
+        others_up: How many other servers of a backend have to be up before one is drained, as far as it has so many.
+            A VM that comes back at the same moment is waited for; for `drain_timeout`, or half of the notice.
     """
 
     socket: str
@@ -47,6 +49,7 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     state: Literal["drain", "maint"] = "maint"
     drain_timeout: Span = Span(minutes=1)
     on_timeout: Literal["maint", "keep"] = "maint"
+    others_up: int = 1
 
     def __post_init__(self) -> None:
         """Check what types cannot say.
@@ -65,6 +68,9 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         if len(set(self.servers)) != len(self.servers):
             msg = "the handler haproxy names a server twice"
             raise ValueError(msg)
+        if self.others_up < 0:
+            msg = "others_up is expected to be 0 or more"
+            raise ValueError(msg)
         if self.drain_timeout >= self.timeout:
             msg = "timeout of the handler haproxy is for everything: expected more than drain_timeout"
             raise ValueError(msg)
@@ -76,6 +82,7 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         before = {s: now[s] if now[s] == "ready" else remembered.get(s, now[s]) for s in self.servers}
         await occasion.remember(states=before)
         ours = [server for server in self.servers if before[server] != "maint"]
+        await self._wait_for_others(occasion, [server for server in ours if now[server] == "ready"])
         for server in ours:
             if now[server] == "ready":
                 await self._set(server, "drain")
@@ -132,6 +139,28 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         if said.strip():
             raise HookFailed(_refusal(server, said))
 
+    async def _wait_for_others(self, occasion: Occasion, servers: Sequence[str]) -> None:
+        """Let no backend lose its last server where waiting can help; the event comes all the same."""
+        if not self.others_up:
+            return
+        left_s = self.drain_timeout.total_seconds()
+        not_before = occasion.event.not_before
+        if not_before is not None:
+            left_s = min(left_s, (not_before - occasion.now).total_seconds() / 2)
+        while lonely := [server for server in servers if await self._is_lonely(server)]:
+            if left_s <= 0:
+                occasion.log(f"too few other servers are up beside {', '.join(lonely)}: drained anyway")
+                return
+            left_s -= _LOOK_AGAIN_S
+            await occasion.pause(_LOOK_AGAIN_S)
+
+    async def _is_lonely(self, server: str) -> bool:
+        """Whether fewer others are up than there have to be."""
+        backend, _, _ = server.partition("/")
+        others = [row for row in await self._stat(server) if f"{backend}/{row.get('svname')}" not in self.servers]
+        up = sum(row.get("status", "").startswith(("UP", "no check")) for row in others)
+        return up < min(self.others_up, len(others))
+
     async def _wait_until_empty(self, occasion: Occasion, servers: Sequence[str]) -> dict[str, int]:
         """The sessions of those servers that still have some when the time is over."""
         left_s = self.drain_timeout.total_seconds()
@@ -145,17 +174,22 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
     async def _sessions(self, server: str) -> int:
         """How many sessions a server has, with those that wait for it."""
-        backend, _, name = server.partition("/")
+        _, _, name = server.partition("/")
+        for row in await self._stat(server):
+            if row.get("svname") == name:
+                return int(row.get("scur") or 0) + int(row.get("qcur") or 0)
+        raise HookFailed(_refusal(server, "No such server."))
+
+    async def _stat(self, server: str) -> list[dict[str, str]]:
+        """What HAProxy counts of each server of that one's backend."""
+        backend, _, _ = server.partition("/")
         said = await _ask(self.socket, f"show stat {backend} 4 -1")
         if not said.startswith("# "):
             raise HookFailed(_refusal(server, said))
         head, *lines = said.removeprefix("# ").splitlines()
-        for line in lines:
-            # Some columns further on are quoted, and may hold commas.
-            row = dict(zip(head.split(","), line.split(","), strict=False))
-            if (row.get("pxname"), row.get("svname")) == (backend, name):
-                return int(row.get("scur") or 0) + int(row.get("qcur") or 0)
-        raise HookFailed(_refusal(server, "No such server."))
+        # Some columns further on are quoted, and may hold commas.
+        rows = [dict(zip(head.split(","), line.split(","), strict=False)) for line in lines if line]
+        return [row for row in rows if row.get("pxname") == backend]
 
 
 def _seconds(span: Span) -> str:

@@ -158,7 +158,7 @@ def test_it_says_what_it_does() -> None:
 async def test_a_server_is_drained_until_it_is_empty_and_then_put_into_maintenance(stage: Callable[..., Proxy]) -> None:
     proxy, there = stage(a=0, b=0), occasion()
     proxy.sessions["web/a"] = [3, 1, 0]
-    await settings().prepare(there)
+    await settings(others_up=0).prepare(there)
     assert proxy.commands == ["web/a drain", "web/a maint"]
     assert there.paused_s == [0.25, 0.25]
     await settings().undo(there)
@@ -211,8 +211,38 @@ async def test_a_request_that_waits_for_the_server_counts(stage: Callable[..., P
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(haproxy, "_ask", ask)
-        await settings().prepare(there)
+        await settings(others_up=0).prepare(there)
     assert there.paused_s == [0.25, 0.25]
+
+
+TWO = "# pxname,svname,qcur,qmax,scur,smax,status,\nweb,a,0,0,0,7,UP,\nweb,b,0,0,0,7,{},\n\n"
+
+
+async def prepared_beside(stage: Callable[..., Proxy], others: list[str]) -> list[float]:
+    """Prepare server a while b is said to be in these states, the last of them for ever; hands back the pauses."""
+    proxy, there = stage(a=0), occasion()
+    told = proxy.ask
+
+    async def ask(socket: str, command: str) -> str:
+        if command.startswith("show stat"):
+            return TWO.format(others.pop(0) if len(others) > 1 else others[0])
+        return await told(socket, command)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(haproxy, "_ask", ask)
+        await settings().prepare(there)
+    assert proxy.commands[0] == "web/a drain"
+    return there.paused_s
+
+
+async def test_the_last_server_that_is_up_waits_until_another_one_is(stage: Callable[..., Proxy]) -> None:
+    """Maintenance that goes from VM to VM announces the next when the last is gone, and perhaps not back yet."""
+    assert await prepared_beside(stage, ["MAINT", "DOWN 1/2", "UP"]) == [0.25, 0.25]
+    assert await prepared_beside(stage, ["no check"]) == []
+
+
+async def test_where_no_other_server_comes_up_it_is_drained_all_the_same(stage: Callable[..., Proxy]) -> None:
+    assert sum(await prepared_beside(stage, ["MAINT"])) == settings().drain_timeout.total_seconds()
 
 
 @pytest.mark.parametrize("admin", [1, 5, 9], ids=["forced", "by configuration", "forced and draining"])

@@ -1,0 +1,99 @@
+"""Plays the hypervisor: what the ledger says happens to a VM happens to every process in its namespace.
+
+    python3 hypervisor.py
+
+A Freeze stops them for its duration. A Reboot kills them, empties the VM's folder `run`, and boots it again. A Redeploy
+does the same, and the VM's folder `local` is lost as well. Then the maintenance is complete, and its events go away.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+OFF_S = 4.0
+
+
+def forewarn(*arguments: str) -> Any:  # noqa: ANN401 - what the command printed, as JSON
+    """What a command says."""
+    done = subprocess.run(["forewarn", *arguments, "--json"], check=True, stdout=subprocess.PIPE)
+    return json.loads(done.stdout)
+
+
+def impacts() -> Iterator[dict[str, Any]]:
+    """Each maintenance at the moment at which it hits its VMs."""
+    follow = ["forewarn", "ledger", "--follow", "--limit", "1", "--json"]
+    while True:
+        with subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as ledger:
+            assert ledger.stdout is not None
+            for line in ledger.stdout:
+                entry = json.loads(line)
+                if entry["kind"] == "impacted":
+                    maintenance = forewarn("maintenance", "show", entry["maintenance_id"])
+                    if maintenance["state"] == "started":
+                        yield maintenance
+        time.sleep(0.5)  # The service is not there, or has gone; the ledger is followed again when it is back.
+
+
+def processes(vm: str) -> list[int]:
+    """Everything that runs in the VM."""
+    listed = subprocess.run(["ip", "netns", "pids", vm], check=True, stdout=subprocess.PIPE)
+    return [int(pid) for pid in listed.stdout.split()]
+
+
+def send(vm: str, number: signal.Signals) -> None:
+    """Send a signal to all of them."""
+    for pid in processes(vm):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue  # It has just ended.
+
+
+def freeze(vm: str, duration_s: float) -> None:
+    """Stop the VM's time, as a live migration does in its last moment."""
+    say(f"{vm} is frozen for {duration_s:g} s")
+    send(vm, signal.SIGSTOP)
+    time.sleep(duration_s)
+    send(vm, signal.SIGCONT)
+    say(f"{vm} goes on")
+
+
+def restart(vm: str, *lost: str) -> None:
+    """Switch the VM off without asking anybody, lose those folders, and boot it."""
+    say(f"{vm} is off")
+    while processes(vm):
+        send(vm, signal.SIGKILL)
+        time.sleep(0.05)
+    for folder in lost:
+        shutil.rmtree(HERE / vm / folder, ignore_errors=True)
+    time.sleep(OFF_S)
+    subprocess.run([HERE / "boot.sh", vm], check=True)
+    say(f"{vm} has booted" + (" on other hardware" if "local" in lost else ""))
+
+
+def say(text: str) -> None:
+    print(f"hypervisor: {text}", flush=True)
+
+
+def main() -> None:
+    for maintenance in impacts():
+        for vm in maintenance["vms"]:
+            match maintenance["type"]:
+                case "Freeze":
+                    freeze(vm, maintenance["duration_s"])
+                case "Reboot":
+                    restart(vm, "run")
+                case "Redeploy":
+                    restart(vm, "run", "local")
+        forewarn("maintenance", "complete", maintenance["id"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+#Requires -RunAsAdministrator
+# Registers the Forewarn agent as a Windows service, by way of Shawl (https://github.com/mtkennerly/shawl).
+#
+#     .\install-service.ps1 -Python 'C:\Program Files\forewarn\venv\Scripts\python.exe' `
+#                           -Shawl 'C:\Program Files\forewarn\shawl.exe'
+#
+# Done once more, it registers the service anew and leaves configuration and state as they are. To take it away:
+#     Stop-Service forewarn-agent; sc.exe delete forewarn-agent
+
+[CmdletBinding()]
+param(
+    [Parameter(Mandatory)] [string] $Python,
+    [Parameter(Mandatory)] [string] $Shawl
+)
+
+Set-StrictMode -Version Latest
+$ErrorActionPreference = 'Stop'
+
+$Name = 'forewarn-agent'
+$Folder = Join-Path $env:ProgramData 'forewarn'
+$Config = Join-Path $Folder 'agent.toml'
+$Log = Join-Path $Folder 'log'
+
+function Invoke-Program {
+    # Windows PowerShell goes on after a program that failed; this does not.
+    param([Parameter(Mandatory)] [string] $Program, [string[]] $Arguments)
+    & $Program @Arguments
+    if ($LASTEXITCODE -ne 0) { throw "$Program ended with status $LASTEXITCODE" }
+}
+
+foreach ($File in $Python, $Shawl) {
+    if (-not (Test-Path -LiteralPath $File -PathType Leaf)) { throw "there is no $File" }
+}
+
+# Everybody may make files in ProgramData. What the agent is told there it does as SYSTEM, and the token for
+# `forewarn agent approve` lies there: so the folder is for SYSTEM (S-1-5-18) and administrators (S-1-5-32-544) alone.
+New-Item -ItemType Directory -Force -Path $Folder, $Log | Out-Null
+Invoke-Program icacls.exe @($Folder, '/setowner', '*S-1-5-32-544', '/T', '/Q')
+Invoke-Program icacls.exe @(
+    $Folder, '/inheritance:r', '/grant:r', '*S-1-5-18:(OI)(CI)F', '*S-1-5-32-544:(OI)(CI)F', '/Q'
+)
+Invoke-Program icacls.exe @("$Folder\*", '/reset', '/T', '/Q')
+
+foreach ($File in 'agent.toml', 'drain.ps1') {
+    $Target = Join-Path $Folder $File
+    if (-not (Test-Path -LiteralPath $Target)) {
+        Copy-Item -LiteralPath (Join-Path $PSScriptRoot $File) -Destination $Target
+    }
+}
+Invoke-Program $Python @('-m', 'forewarn', 'agent', 'check', '--config', $Config)
+
+if (Get-Service -Name $Name -ErrorAction SilentlyContinue) {
+    Stop-Service -Name $Name
+    Invoke-Program sc.exe @('delete', $Name)
+}
+
+# Shawl asks the agent to end with Ctrl-C, waits so long, then ends it with everything that it has started. It starts
+# the agent again when that ends with another status than 0.
+Invoke-Program $Shawl @(
+    'add', '--name', $Name, '--cwd', $Folder, '--log-dir', $Log,
+    '--stop-timeout', '15000', '--kill-process-tree',
+    '--restart-if-not', '0', '--restart-delay', '3000',
+    '--', $Python, '-m', 'forewarn.agent', '--config', $Config
+)
+# And Windows starts Shawl again, should that crash.
+Invoke-Program sc.exe @('failure', $Name, 'reset=', '86400', 'actions=', 'restart/5000')
+Set-Service -Name $Name -StartupType Automatic -DisplayName 'Forewarn agent' `
+    -Description 'Prepares this VM for maintenance events.'
+Start-Service -Name $Name
+Get-Service -Name $Name

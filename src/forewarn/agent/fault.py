@@ -1,0 +1,220 @@
+"""What is wrong with a configuration, in words: where it stands, what is there, what was expected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from forewarn.agent.codec import Mistake
+from forewarn.agent.lines import Keys
+
+__all__ = ["Fault", "fault_of"]
+
+_SAID = re.compile(r"(.*?)(?: - at `\$\.?([^`]*)`)?", re.DOTALL)
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+_VALUE_OF_TABLE = "[...]"
+_MISFIT = re.compile(r"Expected `.+`, got `(.+)`|Invalid (?:enum )?value .+", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.+)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_BARE = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_LENGTH_MAX = 80
+_SAID_LENGTH_MAX = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that is wrong.
+
+    Attributes:
+        keys: Where it stands.
+        message: One line: the place, counted as people count, what is there and what was expected.
+    """
+
+    keys: Keys
+    message: str
+
+
+def fault_of(error: msgspec.ValidationError, content: dict[str, Any], form: type) -> Fault:
+    """What msgspec has found, in words.
+
+    Args:
+        error: Raised by converting.
+        content: What was converted: parsed TOML.
+        form: What it should have been.
+    """
+    match = _SAID.fullmatch(str(error))
+    assert match is not None  # noqa: S101 - it takes every text
+    said, path = match[1], match[2] or ""
+    keys: list[str | int] = [name or int(place) for name, place in _STEP.findall(path.removesuffix(_VALUE_OF_TABLE))]
+    if isinstance(error.__cause__, Mistake):
+        keys += error.__cause__.keys
+    elif misfit := _MISFIT.fullmatch(said):
+        if path.endswith(_VALUE_OF_TABLE):
+            keys.append(_misfit(_at(content, keys), misfit[1]))
+        said = _say_misfit(_kind_at(content, form, keys), _at(content, keys), keys)
+    elif missing := _MISSING.fullmatch(said):
+        kind = _inner(_kind_at(content, form, keys), _at(content, keys), missing[1])
+        said = f"{missing[1]} is missing: expected {_expected(kind)}"
+    elif unknown := _UNKNOWN.fullmatch(said):
+        names = _names(_narrowed(_kind_at(content, form, keys), _at(content, keys)))
+        said = _say_unknown(unknown[1], names, _names(inspect.type_info(form)) if keys else ())
+        keys.append(unknown[1])
+    place = _place(content, keys)
+    said = said if len(said) <= _SAID_LENGTH_MAX else f"{said[:_SAID_LENGTH_MAX]}..."
+    return Fault(keys=tuple(keys), message=f"{place}: {said}" if place else said)
+
+
+# What is said
+
+
+def _say_misfit(kind: inspect.Type | None, value: Any, keys: Keys) -> str:  # noqa: ANN401 - parsed TOML
+    shown = _shown(value)
+    match kind:
+        case inspect.VarTupleType(inspect.StructType()) if isinstance(value, dict):
+            return f"expected [[{keys[-1]}]], for there may be several, got [{keys[-1]}]"
+        case inspect.VarTupleType(item) if isinstance(value, str):
+            return f"expected an array, for example [{f'[{shown}]' if _is_command(item) else shown}], got {shown}"
+        case inspect.LiteralType() if isinstance(value, str):
+            return f"{shown} is not known: expected {_expected(kind)}"
+        case inspect.UnionType() if _is_command(kind):
+            return f"expected a command, for example ['/bin/drain', '--now'], or a table, got {shown}"
+        case _:
+            return f"expected {_expected(kind)}, got {shown}"
+
+
+def _say_unknown(name: str, names: Sequence[str], names_at_top: Sequence[str]) -> str:
+    close = get_close_matches(name, names, n=1)
+    if close:
+        return f"not known; did you mean {close[0]}?"
+    if name in names_at_top:
+        return "not known here: it stands at the top of the file, before the first table"
+    return f"not known: expected {_listed(sorted(names))}"
+
+
+def _expected(kind: inspect.Type | None) -> str:
+    match kind:
+        case inspect.LiteralType(values):
+            return _listed([repr(value) for value in values])
+        case inspect.UnionType(kinds):
+            return _listed(list(dict.fromkeys(_expected(each) for each in kinds if type(each) in _EXPECTED)))
+        case _:
+            return _EXPECTED.get(type(kind), "another value")
+
+
+_EXPECTED: dict[type, str] = {
+    inspect.StructType: "a table",
+    inspect.DictType: "a table",
+    inspect.VarTupleType: "an array",
+    inspect.BoolType: "true or false",
+    inspect.IntType: "an integer",
+    inspect.StrType: "a string",
+}
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " or ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401 - parsed TOML
+    match value:
+        case dict():
+            return "a table"
+        case list():
+            return "an array"
+        case bool():
+            return str(value).lower()
+        case str():
+            shown = repr(value)
+        case _:
+            shown = str(value)
+    return shown if len(shown) <= _LENGTH_MAX else f"{shown[:_LENGTH_MAX]}..."
+
+
+def _place(content: Any, keys: Keys) -> str:  # noqa: ANN401 - parsed TOML
+    """The path in words, counted from 1: ``rule 2 'db': prepare 1: timeout``."""
+    parts: list[str] = []
+    for depth, key in enumerate(keys):
+        if isinstance(key, str):
+            parts.append(key if _BARE.fullmatch(key) else _shown(key))
+        elif depth and isinstance(keys[depth - 1], str):
+            name = _at(content, [*keys[: depth + 1], "name"])
+            parts[-1] += f" {key + 1}" + (f" {_shown(name)}" if name and isinstance(name, str) else "")
+        else:
+            parts.append(f"item {key + 1}")
+    return ": ".join(parts)
+
+
+# Ways through what is there and what was expected
+
+
+def _at(content: Any, keys: Keys) -> Any:  # noqa: ANN401 - parsed TOML
+    """The value at that path; None when there is none."""
+    for key in keys:
+        try:
+            content = content[key]
+        except (LookupError, TypeError):
+            return None
+    return content
+
+
+def _misfit(table: dict[str, Any], got: str) -> str:
+    """The key whose value msgspec means, of which it says no more than the type."""
+    names = {bool: "bool", int: "int", float: "float", list: "array", dict: "object"}
+    return next((key for key, value in table.items() if names.get(type(value), type(value).__name__) == got), "")
+
+
+def _kind_at(content: Any, form: type, keys: Keys) -> inspect.Type | None:  # noqa: ANN401 - parsed TOML
+    """The type that is expected at that path; None when nothing is."""
+    kind: inspect.Type | None = inspect.type_info(form)
+    for key in keys:
+        kind = _inner(kind, content, key)
+        content = _at(content, [key])
+    return kind
+
+
+def _inner(kind: inspect.Type | None, content: Any, key: str | int) -> inspect.Type | None:  # noqa: ANN401 - parsed TOML
+    """The type that is expected for a key of that content."""
+    if isinstance(kind, inspect.UnionType):
+        tags = tuple(k.tag for k in kind.types if isinstance(k, inspect.StructType) and k.tag_field == key)
+        if tags:
+            return inspect.LiteralType(tags)
+    match _narrowed(kind, content):
+        case inspect.StructType(fields=fields):
+            return next((field.type for field in fields if field.encode_name == key), None)
+        case inspect.VarTupleType(item):
+            return item
+        case inspect.DictType(_, value):
+            return value
+        case _:
+            return None
+
+
+def _narrowed(kind: inspect.Type | None, content: Any) -> inspect.Type | None:  # noqa: ANN401 - parsed TOML
+    """The member of a union that is meant."""
+    if not isinstance(kind, inspect.UnionType):
+        return kind
+    return next((each for each in kind.types if _is_meant(each, content)), None)
+
+
+def _is_meant(kind: inspect.Type, content: Any) -> bool:  # noqa: ANN401 - parsed TOML
+    if isinstance(kind, inspect.StructType):
+        return isinstance(content, dict) and (kind.tag_field is None or content.get(kind.tag_field) == kind.tag)
+    return isinstance(kind, inspect.VarTupleType) and isinstance(content, list)
+
+
+def _is_command(kind: inspect.Type) -> bool:
+    """Whether it is a list of strings, or a table instead."""
+    return isinstance(kind, inspect.UnionType) and any(isinstance(each, inspect.VarTupleType) for each in kind.types)
+
+
+def _names(kind: inspect.Type | None) -> list[str]:
+    """The keys of a table."""
+    if not isinstance(kind, inspect.StructType):
+        return []
+    return [*([kind.tag_field] if kind.tag_field else []), *(field.encode_name for field in kind.fields)]

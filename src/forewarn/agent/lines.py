@@ -1,0 +1,180 @@
+"""Where in a TOML text a value stands. tomllib says what a text holds, not where: it is asked statement by statement.
+
+Nothing here knows TOML: every question is a text that the parser takes or refuses. The work is bounded by the length of
+the text, with one exception that has a limit of its own (`_element`).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeAlias
+
+__all__ = ["Keys", "line_of", "unfinished_line"]
+
+Keys: TypeAlias = Sequence[str | int]
+"""A path: names of keys, and places in arrays, from 0."""
+
+_AT = re.compile(r"\(at line (\d+), column \d+\)")
+_TAKEN = "Cannot overwrite a value"
+_KEY_TRIES_MAX = 100
+_ELEMENT_LINES_MAX = 200
+_ELEMENT_LENGTH_MAX = 16 << 10
+
+
+def line_of(text: str, keys: Keys) -> int:
+    """The line, from 1, at which the value of that path begins, or the deepest part of it that is there.
+
+    Args:
+        text: TOML without a fault.
+        keys: The path.
+    """
+    lines = _lines(text)
+    headers = _Headers()
+    best, found = 0, 1
+    for begin, end, content in _statements(lines):
+        is_header = lines[begin].lstrip().startswith("[")
+        if is_header:
+            headers.enter(content)
+        depth = _depth(headers.path, content, keys, is_header=is_header)
+        if depth > best:
+            best = depth
+            inside = 0 if is_header else _element(lines[begin:end], keys[len(headers.path) : depth])
+            found = begin + inside + 1
+        if best == len(keys):
+            break
+    return found
+
+
+def unfinished_line(text: str) -> int:
+    """The line, from 1, at which the first statement begins that has no end; the last line when all have one."""
+    lines = _lines(text)
+    return max((begin + 1 for begin, _, _ in _statements(lines)), default=1)
+
+
+def _lines(text: str) -> list[str]:
+    return text.replace("\r\n", "\n").split("\n")
+
+
+def _statements(lines: list[str]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Each statement: its first line, the one after its last, and what it holds by itself.
+
+    One without an end is the last, and holds nothing.
+    """
+    begin = 0
+    while begin < len(lines):
+        said = lines[begin].strip()
+        if not said or said.startswith("#"):
+            begin += 1
+            continue
+        end = begin + 1
+        content = _parsed(lines[begin])
+        if content is None:
+            end = _end(lines, begin)
+            content = _parsed("\n".join(lines[begin:end])) or {}
+        yield begin, end, content
+        begin = end
+
+
+def _end(lines: list[str], begin: int) -> int:
+    """The end of a statement of several lines; that of the text when it has none.
+
+    Given its key a value beforehand, the parser refuses the statement as soon as it has read all of it, and says where.
+    """
+    taken = _key(lines[begin]) + "= 0\n"
+    size = 2
+    while True:
+        try:
+            tomllib.loads(taken + "\n".join(lines[begin : begin + size]))
+        except (ValueError, RecursionError) as error:
+            at = _AT.search(str(error))
+            if at is not None and str(error).startswith(_TAKEN):
+                return begin + int(at[1]) - 1
+        if begin + size >= len(lines):
+            return len(lines)
+        size *= 2
+
+
+def _key(line: str) -> str:
+    """The key with which a statement begins."""
+    places = (place for place, character in enumerate(line) if character == "=")
+    return next((line[:at] for at in islice(places, _KEY_TRIES_MAX) if _parsed(line[:at] + "= 0")), "")
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    """What that TOML holds; None when it is none."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+@dataclass(slots=True)
+class _Headers:
+    """Which table the statements after a header belong to.
+
+    Attributes:
+        path: Its path.
+        counts: The last element of each array of tables, by the array's path.
+    """
+
+    path: tuple[str | int, ...] = ()
+    counts: dict[tuple[str | int, ...], int] = field(default_factory=dict)
+
+    def enter(self, content: dict[str, Any]) -> None:
+        """Take note of a header, of which its own statement says: ``{"rule": [{}]}``."""
+        self.path = ()
+        while content:
+            (name, inner), *_ = content.items()
+            self.path = (*self.path, name)
+            if isinstance(inner, list):
+                self.counts[self.path] = self.counts.get(self.path, -1) + 1
+            if self.path in self.counts:
+                self.path = (*self.path, self.counts[self.path])
+            content = inner[0] if isinstance(inner, list) else inner
+
+
+def _depth(path: tuple[str | int, ...], content: Any, keys: Keys, *, is_header: bool) -> int:  # noqa: ANN401 - parsed TOML
+    """How many of the keys, from the first on, a statement below that path sets."""
+    common = next((n for n, (a, b) in enumerate(zip(path, keys, strict=False)) if a != b), min(len(path), len(keys)))
+    if is_header or common < len(path):
+        return common if is_header else 0
+    depth = common
+    for key in keys[common:]:
+        try:
+            content = content[key]
+        except (LookupError, TypeError):
+            break
+        depth += 1
+    return depth
+
+
+def _element(lines: list[str], keys: Keys) -> int:
+    """The line, from 0, of a statement at which an element of its arrays begins.
+
+    Every beginning of the statement is closed in the ways that the path allows, until one is TOML and holds the path.
+    """
+    if len(lines) == 1 or len(lines) > _ELEMENT_LINES_MAX or sum(map(len, lines)) > _ELEMENT_LENGTH_MAX:
+        return 0
+    closings = _closings(_parsed("\n".join(lines)), keys)
+    for end in range(1, len(lines)):
+        for closing in closings:
+            content = _parsed("\n".join([*lines[:end], closing]))
+            if content is not None and _depth((), content, keys, is_header=False) == len(keys):
+                return end - 1
+    return len(lines) - 1 if closings else 0
+
+
+def _closings(content: Any, keys: Keys) -> list[str]:  # noqa: ANN401 - parsed TOML
+    """What closes the arrays and inline tables along a path, when the text ends within the first, the second ..."""
+    closings: list[str] = []
+    for key in keys:
+        content = content[key]
+        if isinstance(content, list):
+            closings.append("]" + "".join(closings[-1:]))
+        elif isinstance(content, dict) and closings:
+            closings.append("}" + closings[-1])
+    return [*closings, *("]" + closing for closing in closings[-1:])]

@@ -1,0 +1,64 @@
+"""What is known of one peer: which events it was asked about, and its last word on each. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+
+from forewarn.agent.seal import EVENTS_MAX, Response
+from forewarn.agent.together import UNASKED, PeerState, Report
+
+__all__ = ["Peer"]
+
+
+class Peer:
+    """One peer.
+
+    Args:
+        name: Of its VM.
+
+    Attributes:
+        version: Of all that it would answer, as it said last; empty while it never did.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.version = ""
+        self._round = 0
+        self._asked: dict[str, int] = {}
+        self._reports: dict[str, Report] = {}
+
+    def report(self, event_id: str) -> Report | None:
+        """Its last word about that event; None when it was asked and has never said any."""
+        return self._reports.get(event_id, None if event_id in self._asked else UNASKED)
+
+    def choose(self, event_ids: Iterable[str]) -> tuple[str, ...]:
+        """Those to ask it about now: as many as go into one question, first those that waited longest."""
+        return tuple(sorted(event_ids, key=lambda event_id: self._asked.get(event_id, 0))[:EVENTS_MAX])
+
+    def take(self, event_ids: Collection[str], response: Response, now: datetime) -> dict[str, PeerState]:
+        """Take in what it answered about these events; hands back what has changed.
+
+        An event that it leaves out is not known to it yet, or any more: its last word holds.
+        """
+        self.version = response.version
+        changed: dict[str, PeerState] = {}
+        for event_id in event_ids:
+            state = response.standings.get(event_id)
+            last = self._reports.get(event_id)
+            if state is not None and (last is None or last.state is not state):
+                self._reports[event_id] = Report(state=state, since=now)
+                changed[event_id] = state
+        return changed
+
+    def note_asked(self, event_ids: Collection[str]) -> bool:
+        """Note that a question about these has come to its end, answered or not; says whether it was the first."""
+        self._round += 1
+        is_first = any(event_id not in self._asked for event_id in event_ids)
+        self._asked |= dict.fromkeys(event_ids, self._round)
+        return is_first
+
+    def forget_all_but(self, event_ids: Collection[str]) -> None:
+        """Keep only what is about these."""
+        self._asked = {event_id: number for event_id, number in self._asked.items() if event_id in event_ids}
+        self._reports = {event_id: report for event_id, report in self._reports.items() if event_id in event_ids}

@@ -1,0 +1,446 @@
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forewarn.agent.codec import Span
+from forewarn.agent.configuration import (
+    Configuration,
+    default_config_file,
+    default_state_file,
+    local_time,
+    read_configuration,
+    to_local,
+)
+from forewarn.agent.handlers import File
+from forewarn.agent.rule import Hook, Rule
+from forewarn.agent.together import Together
+from forewarn.agent.window import Window
+from forewarn.errors import ConfigError
+
+HANDLERS = "'file', 'haproxy', 'kubernetes', 'nginx', 'pacemaker' or 'systemd'"
+SPAN = "expected for example 90s, 15m, 24h or 7d"
+
+
+def reason(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_configuration(text, "agent.toml")
+    assert "\n" not in caught.value.message
+    place = caught.value.message.removeprefix("agent.toml:")
+    assert place.startswith(f"{caught.value.details['line']}: ")
+    return place
+
+
+# What is taken
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n", "\r\n\r\n", "[together]\n"])
+def test_nothing_need_be_set(text: str) -> None:
+    """Every event is only logged then."""
+    configuration = read_configuration(text)
+    assert configuration == Configuration()
+    assert configuration.rules == ()
+    assert configuration.endpoint == "http://169.254.169.254"
+    assert configuration.listen == "127.0.0.1:9469"
+
+
+def test_everything_can_be_set() -> None:
+    text = """
+endpoint = "http://127.0.0.1:8080"
+name = "db"
+scale_set = "fleet"
+source_address = "10.0.0.4"
+poll_interval = "2s"
+wait = "0s"
+state_file = "/var/lib/forewarn/db.json"
+listen = "[::1]:9469"
+log_file = "/var/log/forewarn.log"
+log_level = "debug"
+timezone = "Europe/Oslo"
+margin = 7.5
+output_size_bytes_max = 0
+events_max = 1
+history_max = 0
+dry_run = true
+
+[together]
+mode = "all-prepared"
+secondary_after = "2m"
+secondary_sources = ["Platform", "User"]
+deadline = "4m"
+stagger = "5s"
+listen = "10.0.0.4:9470"
+secret_file = "/etc/forewarn/secret"
+peers = { web = "http://10.0.0.5:9470" }
+
+[[rule]]
+name = "short"
+types = ["Freeze", "Preempt"]
+sources = ["Platform"]
+min_duration = "0s"
+max_duration = "8s"
+description = "migration"
+affects = "any"
+window = ["Sat,Sun 00:00-24:00", "22:00-06:00"]
+approve = "at-once"
+drain = true
+
+[[rule]]
+handlers = [{ use = "file", touch = "/run/drain", timeout = "9s" }]
+prepare = [["/bin/drain", "--now"], { shell = "sync", timeout = "1m", retries = 3, retry_delay = "5s" }]
+before_approval = [{ webhook = "https://example.com/", headers = { X-Token = "t" } }]
+on_failure = "approve"
+interrupted = "mark"
+
+[[rule.recover]]
+command = ["/bin/undrain"]
+[[rule.recover]]
+command = ["/bin/check"]
+"""
+    configuration = read_configuration(text)
+    assert configuration == Configuration(
+        endpoint="http://127.0.0.1:8080",
+        name="db",
+        scale_set="fleet",
+        source_address="10.0.0.4",
+        poll_interval=Span(seconds=2),
+        wait=Span(0),
+        state_file="/var/lib/forewarn/db.json",
+        listen="[::1]:9469",
+        log_file="/var/log/forewarn.log",
+        log_level="debug",
+        timezone="Europe/Oslo",
+        margin=Span(seconds=7.5),
+        output_size_bytes_max=0,
+        events_max=1,
+        history_max=0,
+        dry_run=True,
+        together=Together(
+            mode="all-prepared",
+            secondary_after=Span(minutes=2),
+            secondary_sources=("Platform", "User"),
+            deadline=Span(minutes=4),
+            stagger=Span(seconds=5),
+            listen="10.0.0.4:9470",
+            secret_file="/etc/forewarn/secret",
+            peers={"web": "http://10.0.0.5:9470"},
+        ),
+        rule=(
+            Rule(
+                name="short",
+                types=("Freeze", "Preempt"),
+                sources=("Platform",),
+                min_duration=Span(0),
+                max_duration=Span(seconds=8),
+                description="migration",
+                affects="any",
+                window=(Window("Sat,Sun 00:00-24:00"), Window("22:00-06:00")),
+                approve="at-once",
+                drain=True,
+            ),
+            Rule(
+                handlers=(File(touch="/run/drain", timeout=Span(seconds=9)),),
+                prepare=(
+                    ("/bin/drain", "--now"),
+                    Hook(shell="sync", timeout=Span(minutes=1), retries=3, retry_delay=Span(seconds=5)),  # noqa: S604
+                ),
+                before_approval=(Hook(webhook="https://example.com/", headers={"X-Token": "t"}),),
+                on_failure="approve",
+                interrupted="mark",
+                recover=(Hook(command=("/bin/undrain",)), Hook(command=("/bin/check",))),
+            ),
+        ),
+    )
+
+
+def test_a_rule_without_a_name_is_called_by_its_place() -> None:
+    rules = read_configuration('[[rule]]\n[[rule]]\nname = "db"\n[[rule]]\n').rules
+    assert [rule.name for rule in rules] == ["rule 1", "db", "rule 3"]
+
+
+def test_lines_may_end_as_on_windows() -> None:
+    text = '[[rule]]\r\nname = """a\r\nb"""\r\nprepare = [\r\n  ["drain"],\r\n]\r\n'
+    assert read_configuration(text).rule == (Rule(name="a\nb", prepare=(("drain",),)),)
+    assert reason(text + "nmae = 1\r\n") == "7: rule 1 'a\\nb': nmae: not known; did you mean name?"
+
+
+@pytest.mark.parametrize("endpoint", ["discover", "http://[::1]:8080", "https://metadata.example/base/"])
+def test_an_endpoint_is_a_url_or_is_looked_for(endpoint: str) -> None:
+    assert read_configuration(f'endpoint = "{endpoint}"').endpoint == endpoint
+
+
+def test_the_state_is_in_the_system_s_place_unless_told_otherwise() -> None:
+    assert Configuration(state_file="/srv/state.json").state_path == Path("/srv/state.json")
+    assert Configuration().state_path == default_state_file()
+    assert default_state_file().name == "agent.json"
+    assert default_config_file().name == "agent.toml"
+
+
+def test_windows_of_rules_are_in_the_time_zone_that_is_set() -> None:
+    moment = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    assert to_local(moment, local_time("Europe/Oslo")).hour == 13
+    assert to_local(moment, local_time("UTC")).hour == 12
+    assert to_local(moment, local_time("local")) == moment
+    assert local_time("Europe/Oslo") == ZoneInfo("Europe/Oslo")
+    east = timezone(timedelta(hours=5))
+    assert to_local(moment, east).utcoffset() == timedelta(hours=5)
+
+
+# What is refused
+
+MISTAKES = [
+    # The file is not TOML.
+    ("name = ", "1: not TOML: invalid value"),
+    ("\nname = x", "2: not TOML: invalid value at column 8"),
+    ('name = "a"\nname = "b"\n', "2: not TOML: cannot overwrite a value at column 11"),
+    ('[[rule]]\ntypes = ["Freeze"\n\n# end\n', "2: not TOML: unclosed array"),
+    ('a = """\nb = 1\n', "1: not TOML: unterminated string"),
+    ("a = 1\nb = " + "[" * 5000, "2: not TOML: nested too deeply"),
+    ("# x\na = " + "9" * 5000 + "\nb = 1\n", "2: not TOML: a number of too many digits"),
+    ("a = 1 b = 2", "1: not TOML: expected newline or end of document after a statement at column 7"),
+    # A value has another type.
+    ("\nname = 3", "2: name: expected a string, got 3"),
+    ("name = 1979-05-27", "1: name: expected a string, got 1979-05-27"),
+    ('dry_run = "yes"', "1: dry_run: expected true or false, got 'yes'"),
+    ("events_max = true", "1: events_max: expected an integer, got true"),
+    ("events_max = 1.5", "1: events_max: expected an integer, got 1.5"),
+    ("together = 3", "1: together: expected a table, got 3"),
+    ("[[together]]", "1: together: expected a table, got an array"),
+    ("[rule]\nname = 'x'", "1: rule: expected [[rule]], for there may be several, got [rule]"),
+    ("rule = 3", "1: rule: expected an array, got 3"),
+    ("rule = [{}, 3]", "1: rule 2: expected a table, got 3"),
+    ("[[rule]]\ntypes = 'Freeze'", "2: rule 1: types: expected an array, for example ['Freeze'], got 'Freeze'"),
+    (
+        "[[rule]]\ntypes = ['Freeze', 3]",
+        "2: rule 1: types 2: expected 'Freeze', 'Preempt', 'Reboot', 'Redeploy' or 'Terminate', got 3",
+    ),
+    ("[[rule]]\ndescription = 3", "2: rule 1: description: expected a string, got 3"),
+    ("[[rule]]\nprepare = 'drain'", "2: rule 1: prepare: expected an array, for example [['drain']], got 'drain'"),
+    (
+        "[[rule]]\nprepare = ['drain', '--now']",
+        "2: rule 1: prepare 1: expected a command, for example ['/bin/drain', '--now'], or a table, got 'drain'",
+    ),
+    ("[[rule]]\nprepare = [['drain', 3]]", "2: rule 1: prepare 1: item 2: expected a string, got 3"),
+    ("[[rule]]\nhandlers = [3]", "2: rule 1: handlers 1: expected a table, got 3"),
+    ("[[rule]]\ndrain = 'yes'", "2: rule 1: drain: expected true or false, got 'yes'"),
+    ("[together.peers]\n'a b' = 3", "2: together: peers: 'a b': expected a string, got 3"),
+    (
+        '[[rule]]\n[[rule.alert]]\nwebhook = "http://a"\n[rule.alert.headers]\nA = "b"\nC = ["d"]',
+        "6: rule 1: alert 1: headers: C: expected a string, got an array",
+    ),
+    # It is none of those that are known.
+    (
+        "[[rule]]\ntypes = [\n  'Freeze',\n  'Frezee',\n]",
+        "4: rule 1: types 2: 'Frezee' is not known: expected 'Freeze', 'Preempt', 'Reboot', 'Redeploy' or 'Terminate'",
+    ),
+    ("[[rule]]\nsources = ['user']", "2: rule 1: sources 1: 'user' is not known: expected 'Platform' or 'User'"),
+    (
+        "[[rule]]\nname = 'db'\napprove = 'later'",
+        "3: rule 1 'db': approve: 'later' is not known: expected 'at-once', 'by-hand', 'never' or 'when-prepared'",
+    ),
+    ("[[rule]]\naffects = true", "2: rule 1: affects: expected 'any', 'me' or 'others', got true"),
+    (
+        "[together]\nmode = 'first'",
+        "2: together: mode: 'first' is not known: expected 'all-prepared', 'each', 'leader', 'primary' or 'secondary'",
+    ),
+    ("log_level = 'loud'", "1: log_level: 'loud' is not known: expected 'debug', 'error', 'info' or 'warning'"),
+    ("[[rule]]\nhandlers = [{use = 'fiel'}]", f"2: rule 1: handlers 1: use: 'fiel' is not known: expected {HANDLERS}"),
+    ("[[rule]]\nhandlers = [{use = 3}]", f"2: rule 1: handlers 1: use: expected {HANDLERS}, got 3"),
+    ("[[rule]]\n[[rule.handlers]]\ntouch = 'x'", f"2: rule 1: handlers 1: use is missing: expected {HANDLERS}"),
+    # A key is not known.
+    ("nmae = 'db'", "1: nmae: not known; did you mean name?"),
+    ("[[rules]]", "1: rules: not known; did you mean rule?"),
+    ("[[rule]]\n\n[[rule]]\nname = 'db'\naproove = 'x'", "5: rule 2 'db': aproove: not known; did you mean approve?"),
+    (
+        "[[rule]]\nprepare = [\n  ['a'],\n  { command = ['b'], timout = '1s' },\n]",
+        "4: rule 1: prepare 2: timout: not known; did you mean timeout?",
+    ),
+    (
+        "[[rule]]\nhandlers = [{use = 'file', touhc = 'a'}]",
+        "2: rule 1: handlers 1: touhc: not known; did you mean touch?",
+    ),
+    ("[[rule]]\nhandlers = [{use = 'file', us = 'a'}]", "2: rule 1: handlers 1: us: not known; did you mean use?"),
+    (
+        "[[rule]]\nendpoint = 'http://a'",
+        "2: rule 1: endpoint: not known here: it stands at the top of the file, before the first table",
+    ),
+    (
+        "[[rule]]\nprepare = [{ command = ['a'], environment = 'b' }]",
+        (
+            "2: rule 1: prepare 1: environment: not known: "
+            "expected command, headers, retries, retry_delay, shell, timeout or webhook"
+        ),
+    ),
+    (
+        "[together]\n'' = 1",
+        (
+            "2: together: '': not known: expected deadline, listen, mode, peers, secondary_after, "
+            "secondary_sources, secret_file or stagger"
+        ),
+    ),
+    ('"na\\nme" = 1', "1: 'na\\nme': not known; did you mean name?"),
+    # A span, a window, an address, a name is none.
+    ("wait = 'soon'", f"1: wait: 'soon' is not a span of time: {SPAN}"),
+    ("wait = true", f"1: wait: expected a span of time, {SPAN.removeprefix('expected ')}"),
+    ("margin = '-5s'", "1: margin: '-5s' is negative"),
+    ("margin = '200y'", f"1: margin: '200y' is not a span of time: {SPAN}"),
+    (
+        "[[rule]]\nwindow = ['22-06']",
+        "2: rule 1: window 1: '22-06' is not a time window: expected for example 'Mon-Fri 22:00-06:00'",
+    ),
+    ("[[rule]]\nwindow = [3]", "2: rule 1: window 1: expected a time window, for example 'Mon-Fri 22:00-06:00'"),
+    ("# here\nendpoint = 'foo'", "2: endpoint: 'foo' is not an endpoint: expected for example http://169.254.169.254"),
+    ("\n\nsource_address = 'eth0'", "3: source_address: 'eth0' is not an IP address: expected for example 10.0.0.4"),
+    (
+        "listen = 'localhost'",
+        (
+            "1: listen: cannot listen on 'localhost': "
+            "expected an address and a port, for example 127.0.0.1:8169 or [::1]:8169"
+        ),
+    ),
+    (
+        "\ntimezone = 'Mars/X'\n",
+        "2: timezone: 'Mars/X' is not a time zone: expected 'local' or for example 'Europe/Oslo'",
+    ),
+    (
+        'timezone = "a\\u0000b"',
+        "1: timezone: 'a\\x00b' is not a time zone: expected 'local' or for example 'Europe/Oslo'",
+    ),
+    ('state_file = "a\\u0000"', "1: state_file: a path cannot hold a NUL"),
+    ('name = "x"\nlog_file = "a\\u0000"', "2: log_file: a path cannot hold a NUL"),
+    # A number is out of its range.
+    ("\npoll_interval = '0s'", "2: poll_interval: 0s is out of range: expected 0.1s to 1h"),
+    ("name = 'x'\nwait = '6m'", "2: wait: 6m is out of range: expected 0s to 5m"),
+    ("margin = '2d'", "1: margin: 2d is out of range: expected 0s to 1d"),
+    ("events_max = 0", "1: events_max: 0 is out of range: expected 1 to 10000"),
+    ("events_max = 1" + "0" * 400, "1: events_max: it is out of range: expected 1 to 10000"),
+    ("history_max = -1", "1: history_max: -1 is out of range: expected 0 to 10000"),
+    ("output_size_bytes_max = 16777217", "1: output_size_bytes_max: 16777217 is out of range: expected 0 to 16777216"),
+    ("[together]\nstagger = '2d'", "2: together: stagger: 2d is out of range: expected at most 1d"),
+    ("[[rule]]\n" * 201, "201: rule 201: one rule too many: at most 200 are read"),
+    (
+        "[[rule]]\nprepare=[['a'],\n{command=['b'],retries=101}]",
+        "3: rule 1: prepare 2: retries: 101 is out of range: expected 0 to 100",
+    ),
+    ("[[rule]]\nprepare=[{command=['b'],timeout='0s'}]", "2: rule 1: prepare 1: timeout: expected more than 0s"),
+    # It contradicts itself.
+    (
+        "[[rule]]\nprepare = [['a']]\napprove = 'at-once'",
+        "3: rule 1: approve: 'at-once' does not wait for preparation: use 'when-prepared', or leave out what prepares",
+    ),
+    (
+        "[[rule]]\nmax_duration = '1s'\nmin_duration = '2s'",
+        "3: rule 1: min_duration: greater than max_duration, so that nothing would match",
+    ),
+    (
+        "[[rule]]\ndescription = '('",
+        "2: rule 1: description: not a regular expression: missing ), unterminated subpattern at position 0",
+    ),
+    (
+        "[[rule]]\nrecover = [\n['a'],\n[],\n]",
+        "4: rule 1: recover 2: a hook has exactly one of command, shell and webhook",
+    ),
+    (
+        "[[rule]]\n[[rule.prepare]]\ncommand = ['a']\n[[rule.prepare]]\ncommand = ['a']\nshell = 'b'",
+        "4: rule 1: prepare 2: a hook has exactly one of command, shell and webhook",
+    ),
+    (
+        "[[rule]]\nprepare = [{webhook = 'https://me:secret@example.com'}]",
+        (
+            "2: rule 1: prepare 1: webhook: "
+            "expected a URL without user and password, for example https://example.com/maintenance"
+        ),
+    ),
+    (
+        "[[rule]]\n[[rule.prepare]]\nwebhook = 'https://example.com'\nheaders.'A B' = 'c'",
+        "4: rule 1: prepare 1: headers: 'A B': 'A B' is no name of a header",
+    ),
+    (
+        "[[rule]]\nhandlers = [{use = 'file'}]",
+        "2: rule 1: handlers 1: the handler file has exactly one of touch and remove",
+    ),
+    (
+        "[[rule]]\nhandlers = [{use='file',touch='a',timeout=0}]",
+        "2: rule 1: handlers 1: timeout: expected more than 0s",
+    ),
+    (
+        "\n[together]\nmode = 'all-prepared'\nlisten = '10.0.0.4:9470'",
+        "3: together: mode: 'all-prepared' needs listen, peers and secret_file, and peers is missing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES)
+def test_a_mistake_is_told_in_one_line_with_its_place_and_what_was_expected(text: str, message: str) -> None:
+    assert reason(text) == message
+
+
+def test_what_a_handler_needs_and_has_not_is_named() -> None:
+    said = reason("[[rule]]\nhandlers = [{use = 'haproxy'}]")
+    assert said.startswith("2: rule 1: handlers 1: ")
+    assert " is missing: expected " in said
+
+
+def test_a_long_value_does_not_make_a_long_message() -> None:
+    for text in (
+        f"name = ['{'x' * 9999}']",
+        f"wait = '{'x' * 9999}'",
+        f"{'x' * 9999} = 1",
+        f"log_level = '{'x' * 9999}'",
+    ):
+        assert len(reason(text)) < 600
+
+
+def test_a_line_end_in_a_text_that_is_none_for_toml_is_not_counted() -> None:
+    """Python sees lines end in more places than TOML does."""
+    assert reason('name = "a\u2028b\u0085c"\nnmae = 1') == "2: nmae: not known; did you mean name?"
+
+
+def test_a_long_file_is_read_and_its_mistake_found_quickly() -> None:
+    """The greatest file that is read, with a mistake in its last line."""
+    rules = "".join(f"[[rule]]\nname = 'r{n}'\nprepare = [\n  ['/bin/drain', '{n}'],\n]\n" for n in range(199))
+    filling = "# " + "x" * 78 + "\n"
+    text = rules + filling * ((1 << 20) // len(filling) - len(rules) // len(filling)) + "[[rule]]\nnmae = 'x'\n"
+    began = time.process_time()
+    assert reason(text).endswith("rule 200: nmae: not known; did you mean name?")
+    assert time.process_time() - began < 5
+
+
+keys = st.sampled_from(["endpoint", "name", "rule", "together", "wait", "listen", "margin", "timezone", "x"])
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-10, 10) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def as_toml(value: object) -> str:
+    match value:
+        case None:
+            return "1979-05-27"
+        case bool():
+            return str(value).lower()
+        case str():
+            return '"' + "".join(f"\\U{ord(character):08x}" for character in value) + '"'
+        case list():
+            return f"[{', '.join(map(as_toml, value))}]"
+        case dict():
+            return "{" + ", ".join(f"{key} = {as_toml(inner)}" for key, inner in value.items()) + "}"
+        case _:
+            return str(value)
+
+
+@given(st.dictionaries(keys | st.sampled_from(["rule", "together"]), values, max_size=4))
+def test_whatever_the_file_holds_it_is_taken_or_refused_with_one_line(content: dict[str, object]) -> None:
+    text = "".join(f"{key} = {as_toml(value)}\n" for key, value in content.items())
+    try:
+        read_configuration(text, "agent.toml")
+    except ConfigError:
+        line, _, _ = reason(text).partition(": ")
+        assert 1 <= int(line) <= max(len(content), 1)

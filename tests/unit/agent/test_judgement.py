@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import pytest
+
+from forewarn.agent.handlers import File
+from forewarn.agent.judgement import (
+    Action,
+    Approve,
+    Begin,
+    Forget,
+    GiveUp,
+    Judgement,
+    ReportUnprepared,
+    Stop,
+    ending,
+    judge,
+    standing,
+)
+from forewarn.agent.record import Approval, Record, Run, RunState
+from forewarn.agent.rule import Rule, Step
+from forewarn.agent.together import PeerState, Verdict
+from tests.support.records import DRAIN, NOT_BEFORE, NOW, a_record, a_run, after
+
+S = RunState
+MARGIN = timedelta(seconds=5)
+CUTOFF = NOT_BEFORE - MARGIN
+PREPARE, BEFORE, STARTED, RECOVER, CANCELED = (
+    Step.PREPARE,
+    Step.BEFORE_APPROVAL,
+    Step.STARTED,
+    Step.RECOVER,
+    Step.CANCELED,
+)
+PREPARING = Rule(prepare=(DRAIN,), recover=(DRAIN,))
+AT_ONCE = Rule(approve="at-once")
+HANDLED = Rule(handlers=(File(touch="/run/drain"),))
+
+
+def judged(record: Record, now: datetime = NOW, verdict: Verdict | None = None) -> Judgement:
+    return judge(record, now, MARGIN, lambda _record, _cutoff: verdict or Verdict(may=True, why="all agree"))
+
+
+def action(record: Record, now: datetime = NOW) -> Action | None:
+    return judged(record, now).action
+
+
+def waiting(record: Record, now: datetime = NOW) -> tuple[str, datetime | None]:
+    judgement = judged(record, now)
+    assert judgement.action is None
+    return judgement.why, judgement.look_again_at
+
+
+# While it is announced
+
+
+def test_what_is_announced_is_prepared_for() -> None:
+    assert action(a_record(PREPARING)) == Begin(PREPARE)
+
+
+def test_preparing_goes_on_until_shortly_before_not_before() -> None:
+    record = a_record(PREPARING, runs={PREPARE: S.RUNNING})
+    assert waiting(record) == ("step prepare is running", CUTOFF)
+    assert action(record, CUTOFF) == Stop(PREPARE, "NotBefore is near")
+
+
+def test_a_step_that_was_told_to_end_is_told_once() -> None:
+    record = a_record(PREPARING, runs={PREPARE: S.STOPPING})
+    assert waiting(record, CUTOFF) == ("step prepare is running", None)
+    assert waiting(record, after(minutes=1)) == ("step prepare is running", CUTOFF)
+
+
+def test_what_is_announced_too_late_is_not_prepared_for() -> None:
+    record = a_record(PREPARING)
+    assert action(record, CUTOFF) == GiveUp(PREPARE, "NotBefore is near")
+    assert action(record, CUTOFF - timedelta(microseconds=1)) == Begin(PREPARE)
+
+
+def test_without_not_before_there_is_time() -> None:
+    record = a_record(PREPARING, {"not_before": None})
+    assert action(record, after(days=365)) == Begin(PREPARE)
+    running = a_record(PREPARING, {"not_before": None}, {PREPARE: S.RUNNING})
+    assert waiting(running, after(days=365)) == ("step prepare is running", None)
+
+
+def test_a_not_before_at_the_beginning_of_time_is_a_moment_like_any_other() -> None:
+    """R105: an endpoint that has no moment to tell may send one of its own."""
+    record = a_record(PREPARING, {"not_before": datetime.min.replace(tzinfo=UTC)})
+    assert action(record) == GiveUp(PREPARE, "NotBefore is near")
+
+
+def test_what_was_interrupted_is_run_again() -> None:
+    assert action(a_record(PREPARING, runs={PREPARE: S.INTERRUPTED})) == Begin(PREPARE)
+
+
+# Once it is ready
+
+
+def test_nothing_is_approved_before_it_is_prepared() -> None:
+    """R102: approve when prepared."""
+    record = a_record(PREPARING, runs={PREPARE: S.RUNNING})
+    assert action(record) is None
+    assert action(a_record(PREPARING, runs={PREPARE: S.DONE})) == Approve()
+
+
+def test_what_needs_no_preparation_is_approved_at_once() -> None:
+    """R102."""
+    assert action(a_record(AT_ONCE)) == Approve()
+    assert action(a_record(Rule())) == Approve()
+
+
+def test_an_approval_is_sent_once_and_watched_on() -> None:
+    """R104: it keeps watching after the approval."""
+    assert waiting(a_record(AT_ONCE, approval=Approval.SENDING)) == ("the approval is on its way", None)
+    accepted = a_record(AT_ONCE, approval=Approval.ACCEPTED)
+    assert waiting(accepted) == ("approved; it starts when all have approved, or at NotBefore", None)
+    started = a_record(Rule(started=(DRAIN,)), approval=Approval.ACCEPTED, started_at=NOW)
+    assert action(started) == Begin(STARTED)
+    gone = a_record(PREPARING, runs={PREPARE: S.DONE}, approval=Approval.ACCEPTED, gone_at=NOW)
+    assert action(gone) == Begin(RECOVER)
+
+
+def test_an_approval_that_was_not_taken_is_sent_again_after_a_pause() -> None:
+    record = a_record(AT_ONCE, approval_failures=1, approve_again_at=after(seconds=1))
+    assert waiting(record) == ("the endpoint did not take the approval; it is sent again", after(seconds=1))
+    assert action(record, after(seconds=1)) == Approve()
+
+
+@pytest.mark.parametrize(
+    ("approve", "why"),
+    [
+        ("never", "the rule never approves; it starts at NotBefore"),
+        ("by-hand", "waiting for `forewarn agent approve`"),
+    ],
+)
+def test_what_a_person_decides_waits_for_that_person(approve: Literal["never", "by-hand"], why: str) -> None:
+    rule = Rule(approve=approve, prepare=(DRAIN,))
+    assert action(a_record(rule)) == Begin(PREPARE)
+    record = a_record(rule, runs={PREPARE: S.DONE})
+    assert waiting(record) == (why, None)
+    assert action(a_record(rule, runs={PREPARE: S.DONE}, by_hand_at=NOW)) == Approve()
+
+
+def test_a_person_who_approves_does_not_cut_preparing_short() -> None:
+    assert action(a_record(PREPARING, by_hand_at=NOW)) == Begin(PREPARE)
+    assert action(a_record(PREPARING, runs={PREPARE: S.RUNNING}, by_hand_at=NOW)) is None
+
+
+def test_what_could_not_be_prepared_is_held_unless_the_rule_or_a_person_says_otherwise() -> None:
+    failed = {PREPARE: S.FAILED}
+    assert waiting(a_record(PREPARING, runs=failed)) == ("held: preparing failed; it starts at NotBefore", None)
+    assert action(a_record(PREPARING, runs=failed, by_hand_at=NOW)) == Approve()
+    assert action(a_record(Rule(prepare=(DRAIN,), on_failure="approve"), runs=failed)) == Approve()
+
+
+def test_the_peers_have_a_say() -> None:
+    """R50, R103."""
+    soon = after(seconds=9)
+    judgement = judged(a_record(AT_ONCE), verdict=Verdict(may=False, at=soon, why="after you"))
+    assert judgement == Judgement(None, soon, "after you")
+    by_hand = judged(a_record(AT_ONCE, by_hand_at=NOW), verdict=Verdict(may=False, why="after you"))
+    assert by_hand.action == Approve()
+
+
+def test_the_peers_are_asked_with_the_moment_after_which_it_is_not_worth_while() -> None:
+    asked: list[datetime | None] = []
+
+    def agree(_record: Record, cutoff: datetime | None) -> Verdict:
+        asked.append(cutoff)
+        return Verdict(may=True, why="")
+
+    for not_before in (NOT_BEFORE, None):
+        judge(a_record(AT_ONCE, {"not_before": not_before}), NOW, MARGIN, agree)
+    assert asked == [CUTOFF, None]
+
+
+# Just before the approval
+
+LAST_CALL = Rule(before_approval=(DRAIN,))
+
+
+def test_hooks_before_the_approval_run_when_everything_else_is_settled() -> None:
+    assert action(a_record(LAST_CALL)) == Begin(BEFORE)
+    judgement = judged(a_record(LAST_CALL), verdict=Verdict(may=False, why="after you"))
+    assert judgement.action is None
+    assert action(a_record(LAST_CALL, runs={BEFORE: S.DONE})) == Approve()
+
+
+def test_hooks_before_the_approval_run_again_after_an_interruption() -> None:
+    assert action(a_record(LAST_CALL, runs={BEFORE: S.INTERRUPTED})) == Begin(BEFORE)
+
+
+def test_a_hook_before_the_approval_that_failed_holds_it_unless_told_otherwise() -> None:
+    failed = {BEFORE: S.FAILED}
+    assert waiting(a_record(LAST_CALL, runs=failed))[0] == (
+        "held: a hook before the approval failed; it starts at NotBefore"
+    )
+    assert action(a_record(LAST_CALL, runs=failed, by_hand_at=NOW)) == Approve()
+    assert action(a_record(Rule(before_approval=(DRAIN,), on_failure="approve"), runs=failed)) == Approve()
+
+
+def test_hooks_before_the_approval_do_not_begin_when_there_is_no_time_for_them() -> None:
+    assert waiting(a_record(LAST_CALL), CUTOFF)[0] == (
+        "held: no time is left for hooks before it; it starts at NotBefore"
+    )
+    assert action(a_record(Rule(before_approval=(DRAIN,), on_failure="approve")), CUTOFF) == Approve()
+    assert action(a_record(LAST_CALL, {"not_before": None}), after(days=9)) == Begin(BEFORE)
+
+
+# Once it has started
+
+
+def test_what_appears_as_started_is_reported_and_not_prepared_for() -> None:
+    """R73, R78."""
+    record = a_record(PREPARING, {"status": "Started", "not_before": None}, started_at=NOW)
+    assert action(record) == ReportUnprepared()
+    reported = a_record(PREPARING, {"status": "Started"}, started_at=NOW, is_reported_unprepared=True)
+    assert waiting(reported) == ("started; recovery begins when it is gone", None)
+
+
+@pytest.mark.parametrize("state", [S.RUNNING, S.FAILED, S.INTERRUPTED])
+def test_what_starts_before_it_is_prepared_for_is_reported_once(state: RunState) -> None:
+    """R76: at NotBefore it starts, prepared or not."""
+    record = a_record(PREPARING, runs={PREPARE: state}, started_at=NOW)
+    assert action(record) == ReportUnprepared()
+    reported = a_record(PREPARING, runs={PREPARE: state}, started_at=NOW, is_reported_unprepared=True)
+    why, again = waiting(reported, after(days=1))
+    assert again is None
+    assert why == (
+        "started; step prepare is running" if state is S.RUNNING else "started; recovery begins when it is gone"
+    )
+
+
+def test_hooks_of_the_start_run_once() -> None:
+    rule = Rule(started=(DRAIN,))
+    assert action(a_record(rule, started_at=NOW)) == Begin(STARTED)
+    assert action(a_record(rule, runs={STARTED: S.INTERRUPTED}, started_at=NOW)) == Begin(STARTED)
+    for state in (S.DONE, S.FAILED):
+        assert action(a_record(rule, runs={STARTED: state}, started_at=NOW)) is None
+
+
+def test_handlers_hear_of_the_start_when_they_have_prepared() -> None:
+    ready = a_record(HANDLED, runs={PREPARE: S.DONE}, started_at=NOW)
+    assert action(ready) == Begin(STARTED)
+    late = a_record(HANDLED, started_at=NOW, is_reported_unprepared=True)
+    assert action(late) is None
+
+
+def test_further_impacts_while_it_is_started_change_nothing() -> None:
+    """R80, R82: the document does not change, and nothing happens but at its end."""
+    record = a_record(PREPARING, {"status": "Started"}, {PREPARE: S.DONE}, started_at=NOW)
+    assert {waiting(record, after(minutes=minutes)) for minutes in range(60)} == {
+        ("started; recovery begins when it is gone", None)
+    }
+
+
+# Once it is gone
+
+
+def test_recovery_begins_when_the_event_is_gone_and_not_before() -> None:
+    """R79, R104."""
+    record = a_record(PREPARING, {"status": "Started"}, {PREPARE: S.DONE}, started_at=NOW)
+    assert action(record, after(days=1)) is None
+    gone = a_record(PREPARING, {"status": "Started"}, {PREPARE: S.DONE}, started_at=NOW, gone_at=after(minutes=10))
+    assert action(gone, after(minutes=10)) == Begin(RECOVER)
+
+
+def test_a_reboot_that_turned_out_as_a_freeze_needs_nothing_but_the_removal() -> None:
+    """R81: this VM was not restarted; it prepared before, and recovers when the event is gone, and that is all."""
+    reboot = {"type": "Reboot", "status": "Started", "not_before": None}
+    running = a_record(PREPARING, reboot, {PREPARE: S.DONE}, started_at=NOW)
+    assert action(running) is None
+    assert action(a_record(PREPARING, reboot, {PREPARE: S.DONE}, started_at=NOW, gone_at=NOW)) == Begin(RECOVER)
+
+
+def test_what_was_cancelled_is_undone() -> None:
+    """R77."""
+    gone = a_record(PREPARING, runs={PREPARE: S.DONE}, gone_at=after(minutes=1))
+    assert ending(gone) is CANCELED
+    assert action(gone) == Begin(CANCELED)
+
+
+@pytest.mark.parametrize(
+    ("members", "event", "step"),
+    [
+        ({"started_at": NOW}, {}, RECOVER),
+        ({"approval": Approval.ACCEPTED}, {}, RECOVER),  # it was started and over between two looks
+        ({"approval": Approval.SENDING}, {}, CANCELED),
+        ({"gone_at": NOT_BEFORE}, {}, RECOVER),
+        ({"gone_at": NOT_BEFORE - timedelta(seconds=1)}, {}, CANCELED),
+        ({}, {"not_before": None}, CANCELED),
+    ],
+)
+def test_whoever_saw_it_approved_or_its_time_come_takes_it_for_over(
+    members: dict[str, Any], event: dict[str, Any], step: Step
+) -> None:
+    record = a_record(PREPARING, event, {PREPARE: S.DONE}, **({"gone_at": NOW} | members))
+    assert ending(record) is step
+    assert action(record) == Begin(step)
+
+
+def test_an_event_that_is_still_there_is_not_over_because_its_time_has_come() -> None:
+    assert ending(a_record(PREPARING)) is CANCELED
+
+
+@pytest.mark.parametrize("step", [PREPARE, BEFORE, STARTED])
+def test_what_is_under_way_when_the_event_goes_is_stopped_first(step: Step) -> None:
+    rule = Rule(prepare=(DRAIN,), before_approval=(DRAIN,), started=(DRAIN,))
+    before = {PREPARE: S.DONE} if step is not PREPARE else {}
+    gone = a_record(rule, runs=before | {step: S.RUNNING}, gone_at=NOW)
+    assert action(gone) == Stop(step, "the event is gone")
+    stopping = a_record(rule, runs=before | {step: S.STOPPING}, gone_at=NOW)
+    assert waiting(stopping) == (f"step {step} is running", None)
+    stopped = a_record(rule, runs=before | {step: S.FAILED}, gone_at=NOW)
+    assert action(stopped) == Begin(CANCELED)
+
+
+@pytest.mark.parametrize("step", [RECOVER, CANCELED])
+def test_undoing_goes_on_to_its_end(step: Step) -> None:
+    def at(state: RunState) -> Record:
+        return a_record(PREPARING, runs={PREPARE: S.DONE, step: state}, gone_at=NOW)
+
+    assert waiting(at(S.RUNNING), after(days=1)) == (f"step {step} is running", None)
+    assert action(at(S.INTERRUPTED)) == Begin(step)
+    assert action(at(S.DONE)) == Forget()
+    assert waiting(at(S.FAILED)) == (f"step {step} failed; mend it, then run `forewarn agent recover`", None)
+
+
+NOT_BEGUN: dict[Step, Run] = {}
+GIVEN_UP = {PREPARE: a_run(S.FAILED, tries=0)}
+BEGUN = {PREPARE: a_run(S.FAILED)}
+
+
+@pytest.mark.parametrize(
+    ("rule", "runs", "is_over", "expected"),
+    [
+        # Something may have been changed: it is undone, whatever became of the event.
+        (Rule(prepare=(DRAIN,)), BEGUN, True, Begin(RECOVER)),
+        (Rule(prepare=(DRAIN,)), BEGUN, False, Begin(CANCELED)),
+        (HANDLED, BEGUN, True, Begin(RECOVER)),
+        # Nothing was changed, but after an impact hooks may look after things.
+        (PREPARING, GIVEN_UP, True, Begin(RECOVER)),
+        (PREPARING, NOT_BEGUN, True, Begin(RECOVER)),
+        (PREPARING, GIVEN_UP, False, Forget()),
+        (Rule(prepare=(DRAIN,)), GIVEN_UP, True, Forget()),
+        (HANDLED, NOT_BEGUN, True, Forget()),
+        # The rule prepares nothing, and wants to be told nevertheless.
+        (Rule(recover=(DRAIN,)), NOT_BEGUN, True, Begin(RECOVER)),
+        (Rule(recover=(DRAIN,)), NOT_BEGUN, False, Begin(CANCELED)),
+        (Rule(canceled=(DRAIN,)), NOT_BEGUN, True, Forget()),
+        (Rule(canceled=(DRAIN,)), NOT_BEGUN, False, Begin(CANCELED)),
+        (Rule(), NOT_BEGUN, True, Forget()),
+    ],
+)
+def test_what_was_begun_is_undone_and_nothing_else(
+    rule: Rule, runs: Mapping[Step, Run], is_over: bool, expected: Action
+) -> None:
+    record = a_record(rule, runs=runs, gone_at=after(minutes=1), started_at=NOW if is_over else None)
+    assert action(record) == expected
+
+
+# What the peers are told
+
+
+@pytest.mark.parametrize(
+    ("rule", "runs", "by_hand_at", "state"),
+    [
+        (Rule(), {}, None, PeerState.PREPARED),
+        (PREPARING, {}, None, PeerState.PREPARING),
+        (PREPARING, {PREPARE: S.RUNNING}, None, PeerState.PREPARING),
+        (PREPARING, {PREPARE: S.DONE}, None, PeerState.PREPARED),
+        (PREPARING, {PREPARE: S.FAILED}, None, PeerState.HELD),
+        (PREPARING, {PREPARE: S.FAILED}, NOW, PeerState.PREPARED),
+        (Rule(prepare=(DRAIN,), on_failure="approve"), {PREPARE: S.FAILED}, None, PeerState.PREPARED),
+        (Rule(approve="never"), {}, None, PeerState.HELD),
+        (Rule(approve="never"), {}, NOW, PeerState.PREPARED),
+        (Rule(approve="never", prepare=(DRAIN,)), {}, NOW, PeerState.PREPARING),
+        (LAST_CALL, {BEFORE: S.FAILED}, None, PeerState.HELD),
+        (LAST_CALL, {BEFORE: S.FAILED}, NOW, PeerState.PREPARED),
+        (Rule(approve="by-hand"), {}, None, PeerState.HELD),
+        (Rule(approve="by-hand"), {}, NOW, PeerState.PREPARED),
+        (Rule(approve="by-hand", prepare=(DRAIN,)), {}, None, PeerState.PREPARING),
+    ],
+)
+def test_peers_are_told_how_far_this_vm_is(
+    rule: Rule, runs: dict[Step, RunState], by_hand_at: datetime | None, state: PeerState
+) -> None:
+    assert standing(a_record(rule, runs=runs, by_hand_at=by_hand_at)) is state
