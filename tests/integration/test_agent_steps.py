@@ -547,7 +547,6 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) 
     with Server().serving(context) as server:
         error = await failure(Hook(webhook=server.url))
         assert server.requests == []
-    assert "self-signed certificate" in error.message
     assert error.message.startswith(f"webhook {place(server.url)} does not answer: ")
 
 

@@ -79,6 +79,8 @@ KillMode=mixed
 TimeoutStopSec=15s
 # With endpoint = "discover" the agent is not ready before a DHCP server has answered, and asks for up to 3 min 30 s.
 TimeoutStartSec=5min
+# Lines of the log bring their priority along. What comes without is a last word: why the agent gives up.
+SyslogLevel=err
 # Events that are under way, and the token of `forewarn agent status`.
 StateDirectory=forewarn
 StateDirectoryMode=0700

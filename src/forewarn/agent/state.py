@@ -79,7 +79,8 @@ class StateFile:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             lock = self._beside(".lock").open("a")
         except OSError as error:
-            msg = f"cannot write beside the state file {self._path}: {error.strerror}"
+            reason = "its folder is a file" if isinstance(error, FileExistsError) else error.strerror
+            msg = f"cannot write beside the state file {self._path}: {reason}"
             raise ConfigError(msg) from error
         try:
             _lock(lock)

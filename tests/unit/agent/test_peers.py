@@ -123,14 +123,13 @@ class Group:
         self.wires: dict[tuple[str, str], Wire] = {}
         self.peers: dict[str, Peers] = {}
         self._secrets = secrets or {}
+        self._nonces = itertools.count()  # an agent that starts anew draws others than before
         for vm in vms:
             self.start(vm)
 
     def start(self, vm: Vm, *, is_mute: bool = False) -> Peers:
         """The agent of that VM, perhaps anew."""
         names = iter(self.vms)
-        nonces = itertools.count()
-
         def connect(_url: str) -> Wire:
             return self.wires.setdefault((vm.vm, next(names)), Wire())
 
@@ -139,7 +138,7 @@ class Group:
             self._secrets.get(vm.vm, SECRET),
             connect=connect,
             is_mute=is_mute,
-            draw=lambda: f"{vm.vm}{id(vm)}{next(nonces):032}"[-64:],
+            draw=lambda: f"{vm.vm}{id(vm)}{next(self._nonces):032}"[-64:],
         )
         peers._speaker = vm
         self.peers[vm.vm] = peers
