@@ -213,7 +213,9 @@ def agent_configuration() -> str:
     text += "\n## Handlers\n\nA table in `handlers` names its handler in `use`. Every one takes `timeout` as well.\n"
     for handler in typing.get_args(AnyHandler):
         summary = (handler.__doc__ or "").split("\n\n")[0].replace("\n", " ")
-        text += f"\n### `{handler.__struct_config__.tag}`\n\n{summary}\n\n" + _keys(handler, without=frozenset({"timeout"}))
+        text += f"\n### `{handler.__struct_config__.tag}`\n\n{summary}\n\n" + _keys(
+            handler, without=frozenset({"timeout"})
+        )
     return text
 
 

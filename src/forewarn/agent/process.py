@@ -54,8 +54,17 @@ async def run_process(
     """
     label = " ".join((command if isinstance(command, str) else command[0]).split())[:_LABEL_LENGTH_MAX]
     watch = _Watch(output_size_bytes_max)
-    transport = await _start(command, environment, watch, label)
+    starting = asyncio.ensure_future(_start(command, environment, watch, label))
     is_late = False
+    try:
+        transport = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # Cancelled half-way, asyncio would wait for whatever its children hold open.
+        with contextlib.suppress(HookFailed):
+            transport = await starting
+            await _end(transport, watch)
+            _close(transport, watch)
+        raise
     try:
         _feed(transport, stdin)
         try:

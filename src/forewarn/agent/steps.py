@@ -65,8 +65,14 @@ class DryRun:
     async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
         """Log it."""
         del vm, remember, reason
-        for hook in record.rule.hooks(step):
-            _log.info("dry run: %s would run %s", step, hook.label, extra={"event_id": record.event.id})
+        would = [f"run {hook.label}" for hook in record.rule.hooks(step)]
+        handled = [line for handler in record.rule.handlers for line in handler.explain()]
+        if step is Step.PREPARE:
+            would = [*handled, *would]
+        elif step in {Step.RECOVER, Step.CANCELED}:
+            would += [f"undo: {line}" for line in reversed(handled)]
+        for line in would:
+            _log.info("dry run: %s would %s", step, line, extra={"event_id": record.event.id})
         return ""
 
 

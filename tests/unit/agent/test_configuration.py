@@ -159,6 +159,12 @@ command = ["/bin/check"]
     )
 
 
+def test_a_vm_may_say_who_it_is_and_of_which_scale_set() -> None:
+    """R106."""
+    assert (Configuration().name, Configuration().scale_set) == ("", "")
+    assert read_configuration('scale_set = "fleet"').scale_set == "fleet"
+
+
 def test_a_rule_without_a_name_is_called_by_its_place() -> None:
     rules = read_configuration('[[rule]]\n[[rule]]\nname = "db"\n[[rule]]\n').rules
     assert [rule.name for rule in rules] == ["rule 1", "db", "rule 3"]

@@ -130,6 +130,7 @@ class Group:
     def start(self, vm: Vm, *, is_mute: bool = False) -> Peers:
         """The agent of that VM, perhaps anew."""
         names = iter(self.vms)
+
         def connect(_url: str) -> Wire:
             return self.wires.setdefault((vm.vm, next(names)), Wire())
 

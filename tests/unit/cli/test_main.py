@@ -15,6 +15,7 @@ from forewarn.errors import NotFound
 
 VERBS = {
     "serve": "",
+    "agent": "run check status approve recover install uninstall",
     "demo": "",
     "inventory": "apply show",
     "vm": "list show restart redeploy reimage evict delete update-model",
@@ -29,7 +30,7 @@ VERBS = {
 }
 """The verbs of each noun; none for a command that stands alone."""
 EXPECTED = {f"{noun} {verb}".strip() for noun, verbs in VERBS.items() for verb in verbs.split() or [""]}
-LOCAL = {"serve", "demo", "config show", "openapi", "version"}
+LOCAL = {"serve", *(f"agent {verb}" for verb in VERBS["agent"].split()), "demo", "config show", "openapi", "version"}
 
 
 def _walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - Typer's own
