@@ -327,16 +327,17 @@ def test_ctrl_c_ends_it_without_a_trace(tmp_path: Path, cloud: Cloud, command: t
 
 @pytest.mark.namespaces
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a network namespace, so needs root")
-@pytest.mark.xfail(reason="`run` does not wait for a signal while it asks a DHCP server", strict=False)
 def test_sigterm_ends_it_while_it_looks_for_the_endpoint(tmp_path: Path) -> None:
     config = configure(tmp_path, "discover", 'name = "vm-1"')
-    network = "ip link add a type veth peer b; ip link set a up; ip link set b up; ip address add 192.0.2.1/24 dev a"
-    script = f'{network}; ip route add default via 192.0.2.2; exec "$@"'
+    network = "set -e; ip link add va type veth peer vb; ip link set va up; ip link set vb up"
+    script = f'{network}; ip address add 192.0.2.1/24 dev va; ip route add default via 192.0.2.2; exec "$@"'
     command = ["unshare", "--net", "sh", "-c", script, "sh", *AGENT, "--config", str(config)]
     with (tmp_path / "stderr.log").open("wb") as log:
         process = subprocess.Popen(command, stderr=log)
     try:
         wait_for(lambda: "by DHCP" in (tmp_path / "stderr.log").read_text())
+        time.sleep(0.5)
+        assert process.poll() is None, (tmp_path / "stderr.log").read_text()
         process.terminate()
         assert process.wait(STOP_S) == 0
     finally:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -128,6 +130,9 @@ class Book:
         """Replace members of a record."""
         record = self._records[event_id]
         changed = msgspec.structs.replace(record, **members)
+        for place in changed.memory.keys() - changed.looks.keys():
+            latest = max((look for other in self.records for look in other.looks.values()), default=0)
+            changed = msgspec.structs.replace(changed, looks=changed.looks | {place: latest + 1})
         if changed != record:
             self._records[event_id] = changed
             self.is_dirty = True
@@ -147,29 +152,31 @@ class Book:
         return self.change(event_id, runs=runs | {step: Run(state=RunState.RUNNING, began_at=now, tries=tries)})
 
     def _hand_over(self, record: Record) -> None:
-        """Leave what a handler took out of service to an event that was prepared later, and needs it so.
+        """Leave what a handler took out of service to an event whose handler came later, and needs it so.
 
-        That event found it out of service, and would leave it there; it is handed the memory of how things were before.
+        That event found it out of service, and would leave it there; it is handed the memory of how things were before,
+        whether it is prepared, fails to, or is to be undone next.
         """
-        prepared = record.runs.get(Step.PREPARE)
-        if prepared is None:
-            return
         for place, handler in enumerate(record.rule.handlers):
-            mine = record.memory.get(str(place))
+            mine = str(place)
             heirs = [
-                other
+                (look, other, theirs)
                 for other in self.records
-                if other.event.id != record.event.id
-                and other.gone_at is None
-                and other.is_done(Step.PREPARE)
-                and other.runs[Step.PREPARE].began_at >= prepared.began_at
-                and handler in other.rule.handlers
+                if other is not record and not _is_undone(other)
+                for theirs in (str(at) for at, each in enumerate(other.rule.handlers) if each == handler)
+                # One that is prepared may have found nothing worth remembering.
+                if (look := other.looks.get(theirs, sys.maxsize if other.is_done(Step.PREPARE) else 0))
+                > record.looks.get(mine, 0)
             ]
-            if mine and heirs:
-                theirs = {str(heirs[0].rule.handlers.index(handler)): mine}
-                self.change(heirs[0].event.id, memory=heirs[0].memory | theirs)
-                self.change(record.event.id, memory=self._records[record.event.id].memory | {str(place): {}})
-                _log.info("event %s takes over %s", heirs[0].event.id, handler.name, extra=facts(heirs[0]))
+            if record.memory.get(mine) and heirs:
+                _, heir, theirs = min(heirs, key=itemgetter(0))
+                self.change(
+                    heir.event.id,
+                    memory=heir.memory | {theirs: record.memory[mine]},
+                    looks=heir.looks | {theirs: record.looks[mine]},
+                )
+                self.change(record.event.id, memory=self._records[record.event.id].memory | {mine: {}})
+                _log.info("event %s takes over %s", heir.event.id, handler.name, extra=facts(heir))
 
     def give_up_run(self, event_id: str, step: Step, reason: str, now: datetime) -> Record:
         """Write down that a step has failed; it need not have begun."""
@@ -223,8 +230,12 @@ def _resume(record: Record, now: datetime) -> Record:
 
 def _is_ending(record: Record) -> bool:
     """Whether it was gone, and that has had its effect: what comes back under the same id is another event."""
-    is_undone = Step.RECOVER in record.runs or Step.CANCELED in record.runs
-    return record.gone_at is not None and (is_undone or record.is_stopping)
+    return record.gone_at is not None and (_is_undone(record) or record.is_stopping)
+
+
+def _is_undone(record: Record) -> bool:
+    """Whether it is undone, or was."""
+    return Step.RECOVER in record.runs or Step.CANCELED in record.runs
 
 
 def facts(record: Record) -> dict[str, Any]:

@@ -72,6 +72,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         by_hand_at: When an operator approved it.
         is_reported_unprepared: Whether it was reported as started before this VM was prepared.
         memory: What built-in handlers remember, by their place in the rule.
+        looks: In which order they began to, among those of all events: the first has seen how things were before.
     """
 
     event: Event
@@ -87,6 +88,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     by_hand_at: datetime | None = None
     is_reported_unprepared: bool = False
     memory: dict[str, dict[str, Any]] = {}
+    looks: dict[str, int] = {}
 
     def run(self, step: Step) -> Run | None:
         """What became of that step; None while it was not begun."""

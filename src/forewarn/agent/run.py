@@ -7,10 +7,10 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,8 @@ __all__ = ["run_agent", "token_path"]
 _log = logging.getLogger("forewarn.agent")
 
 _FAILED = 1
+
+T = TypeVar("T")
 
 
 def run_agent(config: Path, *, is_dry_run: bool = False) -> int:
@@ -92,7 +94,9 @@ async def _serve(configuration: Configuration, supervisor: Supervisor) -> None:
     _on_signals(stop.set)
     async with AsyncExitStack() as stack:
         memory = _memory(configuration, stack)
-        url = await _endpoint(configuration)
+        url = await _unless(stop, _endpoint(configuration))
+        if url is None:
+            return
         client = await stack.enter_async_context(
             AsyncClient(url, source_address=configuration.source_address or None, pace=_pace(configuration))
         )
@@ -156,6 +160,18 @@ async def _endpoint(configuration: Configuration) -> str:
 
     _log.info("looking for the endpoint by DHCP")
     return endpoint_url(await discover_async())
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """What the work brings; None when the agent was told to stop meanwhile."""
+    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if task.done():
+        return await task
+    task.cancel()
+    await asyncio.wait({task})
+    return None
 
 
 def _pace(configuration: Configuration) -> Pace:
