@@ -60,8 +60,27 @@ def test_the_place_in_the_rule_may_differ() -> None:
     assert book[B].memory == {"0": FOUND, "1": WAS}
 
 
-def test_an_event_that_is_not_prepared_takes_nothing_over() -> None:
+def test_an_event_that_failed_to_prepare_takes_over_what_it_has_seen() -> None:
+    """It is undone as well, and would remove the file for good."""
     book = two_prepared()
     book.change_run(B, Step.PREPARE, state=RunState.FAILED)
     end(book, A)
-    assert book[A].memory == {"0": WAS}
+    assert (book[A].memory, book[B].memory) == ({"0": {}}, {"0": WAS})
+
+
+def test_an_event_that_has_not_looked_yet_takes_nothing_over() -> None:
+    book = a_book(Rule(name="drain", handlers=(HANDLER,)))
+    book.see(document(an_event(id=A), an_event(id=B)), after())
+    book.begin_run(A, Step.PREPARE, after())
+    book.change(A, memory={"0": WAS})
+    book.begin_run(B, Step.PREPARE, after(seconds=1))
+    end(book, A)
+    assert (book[A].memory, book[B].memory) == ({"0": WAS}, {})
+
+
+def test_of_two_that_end_together_the_last_puts_things_back() -> None:
+    book = two_prepared()
+    book.see(document(), after(minutes=1))
+    end(book, A)
+    end(book, B)
+    assert (book[A].memory, book[B].memory) == ({"0": {}}, {"0": WAS})

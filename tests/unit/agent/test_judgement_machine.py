@@ -170,10 +170,12 @@ class Lives(RuleBasedStateMachine):
         self._settle()
 
     @precondition(lambda self: self.works)
-    @rule(which=place, has_succeeded=st.booleans())
-    def finish(self, which: int, has_succeeded: bool) -> None:
-        event_id = sorted(self.works)[which % len(self.works)]
-        self._finish(event_id, has_succeeded=has_succeeded)
+    @rule(results=st.lists(st.tuples(place, st.integers(0, 3)), min_size=1, max_size=5))
+    def finish(self, results: list[tuple[int, int]]) -> None:
+        for which, luck in results:
+            if self.works:
+                event_id = sorted(self.works)[which % len(self.works)]
+                self._finish(event_id, has_succeeded=luck > 0)
 
     def _finish(self, event_id: str, *, has_succeeded: bool) -> None:
         step = self.works.pop(event_id)
@@ -418,4 +420,4 @@ class Lives(RuleBasedStateMachine):
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=60, stateful_step_count=40)
+TestLives.settings = settings(max_examples=150, stateful_step_count=50)

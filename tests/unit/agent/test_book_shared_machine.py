@@ -1,0 +1,140 @@
+"""Several events that take the same things out of service, in any order: in the end everything is as it was.
+
+What a handler does at once stays together here: looking, remembering and removing; and, at the end, putting back what
+it removed. Between those, events come and go, fail, and are interrupted.
+"""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from forewarn.agent.book import Book
+from forewarn.agent.handlers import AnyHandler, File
+from forewarn.agent.record import Record, RunState
+from forewarn.agent.rule import Rule, Step
+from tests.support.occasion import an_event
+from tests.support.records import NOW, A, B, C, InMemory, document
+
+FILES = ("/srv/a", "/srv/b")
+ONE, OTHER = (File(remove=path) for path in FILES)
+RULES = (
+    Rule(name="both", handlers=(ONE, OTHER)),
+    Rule(name="turned", handlers=(OTHER, ONE)),
+    Rule(name="one", handlers=(ONE,)),
+)
+UNDOING = (Step.RECOVER, Step.CANCELED)
+
+ids = st.sampled_from((A, B, C))
+
+
+def path_of(handler: AnyHandler) -> str:
+    assert isinstance(handler, File)
+    return handler.remove
+
+
+class Shared(RuleBasedStateMachine):
+    """Three events, two files that say that this VM is in service."""
+
+    @initialize(are_there=st.tuples(st.booleans(), st.booleans()))
+    def begin(self, are_there: tuple[bool, bool]) -> None:
+        self.first = dict(zip(FILES, are_there, strict=True))
+        self.files = dict(self.first)
+        self.present: dict[str, Rule] = {}
+        self.memory = InMemory()
+        self.book = self._book()
+
+    def _book(self) -> Book:
+        book = Book(self.memory, lambda event, _now: RULES[int(event.description)], records_max=9, history_max=0)
+        book.vm = "db"
+        return book
+
+    def _see(self) -> None:
+        events = (an_event(id=event_id, description=str(RULES.index(r))) for event_id, r in self.present.items())
+        self.book.see(document(*events), NOW)
+        for record in self.book.records:
+            if not record.runs and record.gone_at is None:
+                self.book.begin_run(record.event.id, Step.PREPARE, NOW)
+        self.book.save()
+
+    @rule(event_id=ids, chosen=st.sampled_from(RULES))
+    def appear(self, event_id: str, chosen: Rule) -> None:
+        if event_id not in self.present and event_id not in self.book:
+            self.present[event_id] = chosen
+        self._see()
+
+    @rule(some=st.sets(ids, min_size=1))
+    def vanish(self, some: set[str]) -> None:
+        for event_id in some:
+            self.present.pop(event_id, None)
+        self._see()
+
+    @rule(some=st.lists(ids, min_size=1, max_size=9))
+    def go_on(self, some: list[str]) -> None:
+        """The next handlers of events that are being prepared."""
+        for event_id in some:
+            if event_id in self.book and self.book[event_id].running is Step.PREPARE:
+                self._take_out(self.book[event_id])
+
+    def _take_out(self, record: Record) -> None:
+        for place, handler in enumerate(record.rule.handlers):
+            if str(place) not in record.memory:
+                seen = {str(place): {"existed": self.files[path_of(handler)]}}
+                self.book.change(record.event.id, memory=record.memory | seen)
+                self.files[path_of(handler)] = False
+                break
+        else:
+            self.book.change_run(record.event.id, Step.PREPARE, state=RunState.DONE)
+        self.book.save()
+
+    @rule(event_id=ids)
+    def fail(self, event_id: str) -> None:
+        if event_id in self.book and self.book[event_id].running is Step.PREPARE:
+            self.book.change_run(event_id, Step.PREPARE, state=RunState.FAILED)
+            self.book.save()
+
+    @rule()
+    def restart(self) -> None:
+        self.book = self._book()
+        self.book.load(NOW)
+        for record in self.book.records:
+            run = record.run(Step.PREPARE)
+            if run is not None and run.state is RunState.INTERRUPTED and record.gone_at is None:
+                self.book.begin_run(record.event.id, Step.PREPARE, NOW)
+        self.book.save()
+
+    @rule(event_id=ids)
+    def undo(self, event_id: str) -> None:
+        if event_id in self.book and self.book[event_id].gone_at is not None:
+            self._undo(event_id)
+
+    def _undo(self, event_id: str) -> None:
+        self.book.begin_run(event_id, Step.RECOVER, NOW)
+        record = self.book[event_id]
+        for place in reversed(range(len(record.rule.handlers))):
+            existed = record.memory.get(str(place), {}).get("existed")
+            if existed is not None:
+                self.files[path_of(record.rule.handlers[place])] = existed
+        self.book.change_run(event_id, Step.RECOVER, state=RunState.DONE)
+        self.book.forget(event_id, NOW)
+        self.book.save()
+
+    @invariant()
+    def what_is_prepared_is_out_of_service(self) -> None:
+        for record in self.book.records if hasattr(self, "book") else ():
+            if record.is_done(Step.PREPARE):
+                assert not any(self.files[path_of(handler)] for handler in record.rule.handlers)
+
+    def teardown(self) -> None:
+        """The events end one after the other."""
+        if hasattr(self, "book"):
+            self.present.clear()
+            self._see()
+            for record in self.book.records:
+                self._undo(record.event.id)
+            assert self.files == self.first
+
+
+TestShared = Shared.TestCase
+TestShared.settings = settings(max_examples=60, stateful_step_count=30)
