@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.agent.codec import decode
-from forewarn.agent.configuration import Configuration, load_configuration
+from forewarn.agent.configuration import Configuration, default_state_file, load_configuration
 from forewarn.agent.state import State, StateFile
 from forewarn.errors import ConfigError
 from tests.support.documents import ROOT
@@ -318,6 +318,13 @@ def test_a_damaged_state_that_cannot_be_moved_aside_is_told(tmp_path: Path) -> N
     said = refusal(StateFile(path))
     assert said == f"the state file {path} is damaged and cannot be moved aside: Is a directory"
     assert path.read_text() == "{"
+
+
+def test_who_may_not_write_to_the_system_s_folder_has_one_of_their_own() -> None:
+    with as_nobody():
+        assert default_state_file() != Path("/var/lib/forewarn/agent.json")
+    if os.geteuid() == 0:
+        assert default_state_file() == Path("/var/lib/forewarn/agent.json")
 
 
 # The configuration

@@ -221,6 +221,7 @@ async def test_output_need_not_be_text() -> None:
         (a_line("echo a; echo b; exit 1"), "echo a; echo b; exit 1 ended with status 1: b"),
         (("false",), "false ended with status 1"),
         (a_line("kill -9 $$"), "kill -9 $$ was ended by SIGKILL"),
+        (a_line("kill -35 $$"), "kill -35 $$ was ended by signal 35"),
         (a_line("echo no; kill -TERM $$"), "echo no; kill -TERM $$ was ended by SIGTERM: no"),
         (("/nowhere/drain", "--now"), "cannot run /nowhere/drain: No such file or directory"),
         (("no-such-program",), "cannot run no-such-program: No such file or directory"),
@@ -286,11 +287,11 @@ async def test_a_command_may_end_in_peace_when_it_is_asked_to(out: Out) -> None:
     assert time.monotonic() - began < 3
 
 
-@pytest.mark.parametrize("redirect", ["", "<&0"])
-async def test_what_goes_on_in_the_background_is_not_waited_for(out: Out, redirect: str) -> None:
+@pytest.mark.parametrize("before", ["", "exec 3<&0; "], ids=["its output", "its input"])
+async def test_what_goes_on_in_the_background_is_not_waited_for(out: Out, before: str) -> None:
     """It may hold the pipes, also the one with an input that nobody reads."""
     began = time.monotonic()
-    line = f'sleep 60 {redirect} & echo $! > "$OUT"; echo done'
+    line = f'{before}sleep 60 & echo $! > "$OUT"; echo done'
     assert await run(a_line(line), event={"description": "x" * 300_000}) == "done\n"
     assert time.monotonic() - began < 3
     child = out.pid()
@@ -334,12 +335,15 @@ async def test_cancelling_twice_kills_the_command(out: Out) -> None:
     await asyncio.to_thread(wait_for, lambda: not is_alive(pid), 2.0, 0.01)
 
 
-async def test_a_command_that_is_cancelled_while_it_is_started_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_command_that_is_cancelled_while_it_is_started_leaves_nothing_behind(times: int) -> None:
     async def cancelled_after(turns: int) -> None:
         task = asyncio.ensure_future(run(a_line("sleep 6123; true")))
         for _ in range(turns):
             await asyncio.sleep(0)
-        task.cancel()
+        for _ in range(times):
+            task.cancel()
+            await asyncio.sleep(0.02)
         with pytest.raises(asyncio.CancelledError):
             await task
 

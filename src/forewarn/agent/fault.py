@@ -215,6 +215,5 @@ def _is_command(kind: inspect.Type) -> bool:
 
 def _names(kind: inspect.Type | None) -> list[str]:
     """The keys of a table."""
-    if not isinstance(kind, inspect.StructType):
-        return []
+    assert isinstance(kind, inspect.StructType)  # noqa: S101 - only of a table msgspec says that a key is not known
     return [*([kind.tag_field] if kind.tag_field else []), *(field.encode_name for field in kind.fields)]

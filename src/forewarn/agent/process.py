@@ -62,8 +62,10 @@ async def run_process(
         # Cancelled half-way, asyncio would wait for whatever its children hold open.
         with contextlib.suppress(HookFailed):
             transport = await starting
-            await _end(transport, watch)
-            _close(transport, watch)
+            try:
+                await _end(transport, watch)
+            finally:
+                _close(transport, watch)
         raise
     try:
         _feed(transport, stdin)

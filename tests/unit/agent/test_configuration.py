@@ -176,6 +176,10 @@ def test_lines_may_end_as_on_windows() -> None:
     assert reason(text + "nmae = 1\r\n") == "7: rule 1 'a\\nb': nmae: not known; did you mean name?"
 
 
+def test_the_agent_need_not_listen() -> None:
+    assert read_configuration('listen = ""').listen == ""
+
+
 @pytest.mark.parametrize("endpoint", ["discover", "http://[::1]:8080", "https://metadata.example/base/"])
 def test_an_endpoint_is_a_url_or_is_looked_for(endpoint: str) -> None:
     assert read_configuration(f'endpoint = "{endpoint}"').endpoint == endpoint

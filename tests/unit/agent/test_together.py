@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from forewarn.agent.codec import Mistake, Span
 from forewarn.agent.record import Record, RunState
 from forewarn.agent.rule import Rule, Step
-from forewarn.agent.together import PeerState, Report, Together, Verdict, may_approve
+from forewarn.agent.together import UNASKED, PeerState, Report, Together, Verdict, may_approve
 from tests.support.records import DRAIN, NOT_BEFORE, NOW, a_record, a_run, after
 
 P = PeerState
@@ -135,6 +135,12 @@ def test_what_a_peer_wants_held_is_held() -> None:
     assert asked(of(*ALL), reports=reports, now=after(days=1)) == Verdict(may=False, why="lb wants it held")
 
 
+def test_nothing_is_approved_before_every_peer_has_been_asked_once() -> None:
+    """Not even when the deadline is over: an agent that has just started does not know yet what its peers want."""
+    reports = {WEB: UNASKED} | said(P.PREPARED, LB)
+    assert asked(of(*ALL), reports=reports, now=after(days=1)) == Verdict(may=False, why="asking web")
+
+
 def test_who_is_not_concerned_leaves_it_to_those_who_are() -> None:
     verdict = asked(of(WEB, LB), now=after(days=1))
     assert verdict == Verdict(may=False, why="the VMs that it concerns approve")
@@ -155,6 +161,8 @@ def test_a_peer_that_says_ever_anew_that_it_is_prepared_puts_nothing_off() -> No
             "mode",
             "'all-prepared' needs listen, peers and secret_file, and secret_file is missing",
         ),
+        ({"listen": "web"}, "listen", "cannot listen on 'web'"),
+        ({"peers": {str(n): "http://web" for n in range(51)}}, "peers", "51 peers are too many: expected at most 50"),
         ({"deadline": Span(days=2)}, "deadline", "2d is out of range: expected at most 1d"),
         ({"stagger": Span(hours=25)}, "stagger", "25h is out of range: expected at most 1d"),
         ({"secondary_after": Span(days=2)}, "secondary_after", "2d is out of range: expected at most 1d"),
@@ -163,7 +171,14 @@ def test_a_peer_that_says_ever_anew_that_it_is_prepared_puts_nothing_off() -> No
 def test_settings_that_do_not_go_together_are_refused(members: dict[str, Any], key: str, message: str) -> None:
     with pytest.raises(Mistake) as caught:
         Together(**members)
-    assert (caught.value.keys, str(caught.value)) == ((key,), message)
+    assert caught.value.keys == (key,)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_peer_has_an_address() -> None:
+    with pytest.raises(Mistake, match="'web:9470' is not the address of a peer") as caught:
+        Together(peers={"web": "web:9470"})
+    assert caught.value.keys == ("peers", "web")
 
 
 # Whatever the peers report
