@@ -337,8 +337,10 @@ async def test_cancelling_twice_kills_the_command(out: Out) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_command_that_is_cancelled_while_it_is_started_leaves_nothing_behind(times: int) -> None:
+    span = f"60.{os.getpid()}{times}"  # nobody else sleeps as long
+
     async def cancelled_after(turns: int) -> None:
-        task = asyncio.ensure_future(run(a_line("sleep 6123; true")))
+        task = asyncio.ensure_future(run(a_line(f"sleep {span}; true")))
         for _ in range(turns):
             await asyncio.sleep(0)
         for _ in range(times):
@@ -349,7 +351,7 @@ async def test_a_command_that_is_cancelled_while_it_is_started_leaves_nothing_be
 
     async with asyncio.timeout(6):
         await asyncio.gather(*map(cancelled_after, range(8)))
-    await asyncio.to_thread(wait_for, lambda: not sleepers("6123"), 2.0, 0.01)
+    await asyncio.to_thread(wait_for, lambda: not sleepers(span), 2.0, 0.01)
 
 
 def sleepers(argument: str) -> list[int]:

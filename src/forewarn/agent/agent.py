@@ -109,6 +109,7 @@ class Agent:
         self._whys: dict[str, str] = {}
         self._wake = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
+        self._is_ending = False
 
     # What it knows
 
@@ -228,7 +229,10 @@ class Agent:
             if not self.configuration.name:
                 group.create_task(self._learn_name())
             group.create_task(self._follow())
-            await self._keep_judging()
+            try:
+                await self._keep_judging()
+            finally:
+                self._is_ending = True
 
     async def _learn_name(self) -> None:
         """Ask the endpoint what this VM is called, until it says so (R106)."""
@@ -250,7 +254,7 @@ class Agent:
     def _rename(self, name: str) -> None:
         if name and name != self.vm:
             _log.info("this VM is %s", name)
-            self._book.rename(name)
+            self._book.rename(name, self.now())
             self._take_in()
 
     async def _follow(self) -> None:
@@ -310,19 +314,26 @@ class Agent:
     def _settle(self) -> datetime | None:
         """Judge every event, save what was decided, then carry it out; hands back when to look again."""
         effects: list[Callable[[], object]] = []
-        looks = [self._settle_one(record.event.id, effects) for record in self.records]
+        looks = [self._settle_one(record.event.id, effects) for record in self.records if self._is_judged(record)]
         if self._book.is_dirty:
             self._save()
+        if self._book.is_dirty:
+            looks.append(self.now() + timedelta(seconds=_LOOK_AGAIN_MAX_S))  # to try again
         for effect in effects:
             effect()
         return min((look for look in looks if look is not None), default=None)
 
+    def _is_judged(self, record: Record) -> bool:
+        """Whether the time is known well enough: before the first answer, only what is over can be judged."""
+        return self._answered_s is not None or record.gone_at is not None
+
     def _settle_one(self, event_id: str, effects: list[Callable[[], object]]) -> datetime | None:
         """Judge one event until there is nothing to do but wait."""
+        now = self.now()
         for _ in range(_ROUNDS_MAX):
             if event_id not in self._book:
                 return None
-            judgement = judge(self._book[event_id], self.now(), self.configuration.margin, self._agree)
+            judgement = judge(self._book[event_id], now, self.configuration.margin, self._agree)
             self._whys[event_id] = judgement.why
             if judgement.action is None:
                 return judgement.look_again_at
@@ -347,7 +358,7 @@ class Agent:
                 effect = partial(self._begin, begun, step)
             case Stop(step, reason):
                 self._book.change_run(event_id, step, state=RunState.STOPPING, reason=reason)
-                effect = self._works[event_id].cancel
+                effect = partial(self._stop, event_id)
             case GiveUp(step, reason):
                 self._book.give_up_run(event_id, step, reason, self.now())
                 effect = partial(self._alert, event_id, step, reason)
@@ -376,12 +387,32 @@ class Agent:
 
     # Carrying out
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _group_of(self) -> asyncio.TaskGroup:
         assert self._group is not None  # noqa: S101 - `run` made it
-        return self._group.create_task(work)
+        return self._group
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside everything else; nothing new is begun once the agent ends."""
+        if self._is_ending:
+            work.close()
+        else:
+            self._group_of().create_task(work)
 
     def _begin(self, record: Record, step: Step) -> None:
-        self._works[record.event.id] = self._spawn(self._run_step(record, step))
+        event_id = record.event.id
+        task = self._works[event_id] = self._group_of().create_task(self._run_step(record, step))
+        task.add_done_callback(lambda _: self._note_unbegun(event_id, step))
+
+    def _stop(self, event_id: str) -> None:
+        self._works[event_id].cancel()
+
+    def _note_unbegun(self, event_id: str, step: Step) -> None:
+        """Take down that a step has failed which was stopped before its task had its first turn."""
+        run = self._book[event_id].run(step) if event_id in self._book else None
+        if run is not None and run.state is RunState.STOPPING and not self._is_ending:
+            self._book.change_run(event_id, step, state=RunState.FAILED, ended_at=self.now())
+            self._alert(event_id, step, run.reason)
+            self.wake()
 
     async def _run_step(self, record: Record, step: Step) -> None:
         """Carry out a step, and take down what became of it."""
@@ -438,9 +469,9 @@ class Agent:
             _log.error("event %s: the alert failed: %s", record.event.id, error.message)
 
     def _send_approval(self, event_id: str) -> None:
-        self._spawn(self._approve(event_id))
+        self._spawn(self._approve(event_id, self._book[event_id].seen_at))
 
-    async def _approve(self, event_id: str) -> None:
+    async def _approve(self, event_id: str, met_at: datetime) -> None:
         """Send the approval, and take down what became of it; the event may be gone meanwhile."""
         failure = ""
         try:
@@ -451,8 +482,8 @@ class Agent:
         if failure:
             self.metrics.approval_failed()
             _log.warning("event %s: the approval was not taken: %s", event_id, failure)
-        if event_id not in self._book:
-            return
+        if event_id not in self._book or self._book[event_id].seen_at != met_at:
+            return  # It is over, and what has its id now is another event.
         record = self._book[event_id]
         if failure:
             failures = record.approval_failures + 1

@@ -100,10 +100,13 @@ class Book:
                 _log.info("event %s is gone", record.event.id, extra=facts(record))
                 self.change(record.event.id, gone_at=now)
 
-    def rename(self, vm: str) -> None:
-        """Take note of this VM's name."""
+    def rename(self, vm: str, now: datetime) -> None:
+        """Take note of this VM's name; events about which nothing was done yet get the rule that holds under it."""
         self.vm = vm
         self.is_dirty = True
+        for record in self.records:
+            if not record.runs and record.approval is Approval.NONE and record.by_hand_at is None:
+                self.change(record.event.id, rule=self._choose(record.event, now))
 
     def _meet(self, event: Event, now: datetime) -> None:
         if len(self._records) >= self._records_max:
@@ -191,7 +194,7 @@ class Book:
         is_canceled = Step.CANCELED in record.runs or (
             Step.RECOVER not in record.runs and ending(record) is Step.CANCELED
         )
-        had_to_prepare = record.rule.has_preparation and record.started_at is not None
+        had_to_prepare = record.rule.has_preparation and not is_canceled
         finished = Finished(
             event=record.event,
             rule=record.rule.name,

@@ -94,6 +94,9 @@ class Judgement:
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
+_RETRY_MAX = timedelta(seconds=10)
+"""No approval is put off for longer than this after it was not taken."""
+
 Agreement: TypeAlias = Callable[[Record, datetime | None], Verdict]
 """Whether this VM approves, given the moment after which it is not worth while; see `together.may_approve`."""
 
@@ -175,7 +178,8 @@ def _approving(  # noqa: PLR0911 - one return for each thing that may be waited 
             return _wait(f"held: {what}; it starts at NotBefore")
     if record.approval is Approval.SENDING:
         return _wait("the approval is on its way")
-    if record.approve_again_at is not None and now < record.approve_again_at:
+    # A moment that lies further ahead was taken from a clock that has been set back since.
+    if record.approve_again_at is not None and now < record.approve_again_at <= now + _RETRY_MAX:
         return _wait("the endpoint did not take the approval; it is sent again", record.approve_again_at)
     return _do(Approve(), "ready")
 
@@ -220,6 +224,9 @@ def _gone(record: Record) -> Judgement:
     ended = next((step for step in (Step.RECOVER, Step.CANCELED) if step in record.runs), None)
     if ended is None:
         step = ending(record)
+        is_unprepared = step is Step.RECOVER and record.rule.has_preparation and not record.is_done(Step.PREPARE)
+        if is_unprepared and not record.is_reported_unprepared:
+            return _do(ReportUnprepared(), "it came and went before this VM was prepared")
         return _do(Begin(step) if _needs(record, step) else Forget(), "it is gone")
     if record.is_done(ended):
         return _do(Forget(), "all is done")

@@ -59,13 +59,7 @@ async def run_process(
     try:
         transport = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        # Cancelled half-way, asyncio would wait for whatever its children hold open.
-        with contextlib.suppress(HookFailed):
-            transport = await starting
-            try:
-                await _end(transport, watch)
-            finally:
-                _close(transport, watch)
+        await _abandon(starting, watch)
         raise
     try:
         _feed(transport, stdin)
@@ -188,6 +182,20 @@ async def _end(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
     finally:
         _signal(transport, group, is_final=True)
     await watch.has_ended.wait()
+
+
+async def _abandon(starting: asyncio.Future[asyncio.SubprocessTransport], watch: _Watch) -> None:
+    """Kill a process that is being started, however often this is cancelled: it takes milliseconds.
+
+    Cancelled half-way, asyncio would kill the process without its children, and then wait for what they hold open.
+    """
+    while not starting.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([starting])
+    if starting.exception() is None:
+        transport = starting.result()
+        _signal(transport, transport.get_pid(), is_final=True)
+        _close(transport, watch)
 
 
 def _is_there(group: int) -> bool:

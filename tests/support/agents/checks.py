@@ -50,7 +50,7 @@ class Bug(StrEnum):
     WRONG_NAME = "an event that was seen under a wrong name keeps the rule that holds for others"
 
 
-OPEN: frozenset[Bug] = frozenset(Bug)
+OPEN: frozenset[Bug] = frozenset()
 
 _BROKEN_BY = {"KeyError": Bug.STOPPED_UNBEGUN, "RuntimeError": Bug.ALERT_AT_END}
 """Which bug it is when an agent ends by itself."""

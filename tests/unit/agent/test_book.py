@@ -178,7 +178,7 @@ def test_only_what_changes_has_to_be_saved() -> None:
         lambda: book.change(A, gone_at=None),
         lambda: book.change(A, by_hand_at=NOW),
         book.save,
-        lambda: book.rename("web"),
+        lambda: book.rename("web", NOW),
     ]
     dirty = []
     for change in changes:

@@ -358,8 +358,18 @@ BEGUN = {PREPARE: a_run(S.FAILED)}
 def test_what_was_begun_is_undone_and_nothing_else(
     rule: Rule, runs: Mapping[Step, Run], is_over: bool, expected: Action
 ) -> None:
-    record = a_record(rule, runs=runs, gone_at=after(minutes=1), started_at=NOW if is_over else None)
+    record = a_record(
+        rule, runs=runs, gone_at=after(minutes=1), started_at=NOW if is_over else None, is_reported_unprepared=True
+    )
     assert action(record) == expected
+
+
+def test_what_came_and_went_unprepared_is_reported_before_it_is_forgotten() -> None:
+    """R104: the agent may have been away for the whole of it."""
+    record = a_record(PREPARING, gone_at=after(minutes=20), runs=NOT_BEGUN)
+    assert action(record) == ReportUnprepared()
+    prepared = a_record(PREPARING, gone_at=after(minutes=20), runs={PREPARE: a_run()})
+    assert action(prepared) == Begin(RECOVER)
 
 
 # What the peers are told

@@ -335,7 +335,7 @@ class Lives(RuleBasedStateMachine):
                 assert record.approval is Approval.NONE
                 self._check_approval(record)
             case ReportUnprepared():
-                assert record.started_at is not None
+                assert record.started_at is not None or record.gone_at is not None
                 assert not record.is_prepared
                 assert life.reports == 0
             case Forget():
