@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.documents import ROOT
 from tests.support.processes import wait_for
 
 __all__ = ["Booted", "booted", "missing"]
@@ -32,10 +33,11 @@ mkdir /run/groups
 mount -t cgroup2 none /run/groups
 mkdir "/run/groups/$1"
 echo $$ > "/run/groups/$1/cgroup.procs"
-exec unshare --cgroup --mount bash -c "$2" boot "$3"
+exec unshare --cgroup --mount bash -c "$2" boot "$3" "$4"
 """
 
-# Everything is made anew or read-only: what systemd sets up when it boots is none of this machine's business.
+# Everything is made anew or read-only: what systemd sets up when it boots is none of this machine's business. The
+# checkout, with the interpreter in it, is to be seen also where it lies below /tmp.
 _BOOT = """
 set -eu
 umount /run/groups
@@ -43,7 +45,12 @@ mkdir -p /run/systemd/system /run/units/user /run/user/0
 cp "$1"/system/* /run/systemd/system/
 cp "$1"/user/* /run/units/user/
 mount -t cgroup2 none /sys/fs/cgroup
+mkdir /run/checkout
+mount --bind "$2" /run/checkout
 mount -t tmpfs none /tmp
+mkdir -p "$2"
+mount --bind /run/checkout "$2"
+mount -o remount,bind,ro "$2"
 mkdir /run/dev
 mount -t tmpfs none /run/dev
 for name in null zero full random urandom tty; do
@@ -149,7 +156,7 @@ def booted(folder: Path, system: Mapping[str, str], user: Mapping[str, str]) -> 
     namespaces = ["--mount", "--pid", "--net", "--uts", "--ipc"]
     command = ["unshare", *namespaces, "--fork", "--kill-child", "--mount-proc", "bash", "-c", _ENTER, "enter"]
     with (folder / "boot.log").open("wb") as log:
-        process = subprocess.Popen([*command, group, _BOOT, str(folder)], stdout=log, stderr=log)
+        process = subprocess.Popen([*command, group, _BOOT, str(folder), str(ROOT)], stdout=log, stderr=log)
     try:
         pid = wait_for(lambda: _booting(process, folder), timeout_s=_TIMEOUT_S)
         (folder / "bin").mkdir()
