@@ -736,6 +736,21 @@ class Box:
         return [json.loads(line) for line in done.stdout.splitlines()][self._lines_before :]
 
 
+# An empty folder in the place of another; Python itself stays, also where somebody keeps it in there.
+_HIDE = """
+set -eu
+case "$2" in "$1"/*)
+    mkdir /run/python
+    mount --bind "$2" /run/python
+esac
+mount -t tmpfs none "$1"
+case "$2" in "$1"/*)
+    mkdir -p "$2"
+    mount --bind /run/python "$2"
+esac
+"""
+
+
 @pytest.fixture(scope="module")
 def systemd_box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     units = {f"{name}.target": "[Unit]\nDefaultDependencies=no\n" for name in TARGETS}
@@ -748,7 +763,7 @@ def systemd_box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
             box = Box(made, service)
             box.inside("mount", "--bind", "/run/systemd/system", "/etc/systemd/system")
             for place in ("/var/lib", "/var/log", "/root", "/usr/src"):
-                box.inside("mount", "-t", "tmpfs", "none", place)
+                box.inside("sh", "-c", _HIDE, "hide", place, sys.base_prefix)
             box.inside("umount", "/proc/sys")  # so that it is the unit that forbids to write there
             box.inside("mkdir", "/run/mounted")
             made.systemctl("start", "systemd-journald.service", "other.service")
