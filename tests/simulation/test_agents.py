@@ -24,9 +24,6 @@ from tests.support.agents.region import Region
 from tests.support.agents.weather import CALM
 from tests.support.warp import Stuck, WarpClock, run_warped
 
-# `Bug.ALERT_AT_END`, see `tests/support/agents/checks.py`.
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'Agent._run_alert' was never awaited:RuntimeWarning")
-
 REPLAYED = os.environ.get("FOREWARN_SEED", "")
 SEEDS = [int(REPLAYED)] if REPLAYED else [1, 2, 3]
 HOUR_S = 3600.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
-from typing import TypeAlias
 
 from forewarn.agent.record import Approval, Record, RunState
 from forewarn.agent.rule import Rule, Step, first_match
@@ -19,7 +17,7 @@ from tests.support.agents.region import Region
 from tests.support.agents.story import Story
 from tests.support.world import NOW
 
-__all__ = ["OPEN", "Bug", "Findings", "check"]
+__all__ = ["Findings", "check"]
 
 _SEE_S = 15.0
 """How long an agent to which nothing happens needs to see a change."""
@@ -37,25 +35,6 @@ _STOP_S = 12.0
 """How long a step may take to end that was told to."""
 
 
-class Bug(StrEnum):
-    """What the simulation has found and is not mended yet. Whoever mends one takes it out of `OPEN`."""
-
-    RESTART_CLOCK = "after a start, preparing is given up by a clock that nobody has set right yet"
-    RETRY_CLOCK = "an approval is not sent again for as long as the clock was ahead"
-    STOPPED_UNBEGUN = "a step that is stopped in the turn in which it begins ends the agent"
-    FOREIGN_ANSWER = "the answer to an approval is taken down for a later event of the same id"
-    UNSAVED = "what the disk refused is not written until something else happens"
-    ALERT_AT_END = "an agent that is ended while a step is being stopped ends with an error"
-    OVER_UNSEEN = "an event that started unprepared, and was over when the agent came back, is not reported"
-    WRONG_NAME = "an event that was seen under a wrong name keeps the rule that holds for others"
-
-
-OPEN: frozenset[Bug] = frozenset()
-
-_BROKEN_BY = {"KeyError": Bug.STOPPED_UNBEGUN, "RuntimeError": Bug.ALERT_AT_END}
-"""Which bug it is when an agent ends by itself."""
-
-
 @dataclass(slots=True)
 class Findings:
     """What came of the checks.
@@ -69,13 +48,6 @@ class Findings:
     complaints: list[str] = field(default_factory=list)
     figures: Counter[str] = field(default_factory=Counter)
     stories: dict[tuple[str, str], Story] = field(default_factory=dict)
-
-    def complain(self, text: str, bug: Bug | None = None) -> None:
-        """Complain, unless that is known already."""
-        if bug in OPEN:
-            self.figures[f"open: {bug}"] += 1
-        else:
-            self.complaints.append(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,15 +103,12 @@ def check(region: Region) -> Findings:
     """Everything."""
     findings = Findings()
     findings.complaints += [f"at the end: {left}" for left in region.left]
-    for name in region.unsaved:
-        findings.complain(f"at the end: {name}: the disk does not know what the agent knows", Bug.UNSAVED)
     events = region.events()
     maintenances = {m.id: m for m in region.maintenances()}
     announced = {e.maintenance_id: e.at for e in region.ledger() if e.kind is EntryKind.SCHEDULED}
     shown = {event.id: _shown(event, maintenances[event.maintenance_id]) for each in events.values() for event in each}
     for machine in region.machines.values():
-        for text in machine.broken:
-            findings.complain(text, _BROKEN_BY.get(text.rpartition(": ")[0].rpartition(": ")[2]))
+        findings.complaints += machine.broken
         _replay(machine, shown, findings)
     for story in findings.stories.values():
         story.end(region.ended_s)
@@ -220,8 +189,9 @@ def _replay(machine: Machine, shown: dict[str, Shown], findings: Findings) -> No
                 for story in stories.values():
                     story.hear(fact)
             case Saved(state=state):
-                for text, bug in _forgotten(saved, state):
-                    findings.complain(f"{fact.at_s:.3f} s: {machine.name}, event {text}", bug)
+                findings.complaints += [
+                    f"{fact.at_s:.3f} s: {machine.name}, event {text}" for text in _forgotten(saved, state)
+                ]
                 saved = state
                 _take_reports(state, stories, fact.at_s)
                 for story in stories.values():
@@ -244,10 +214,12 @@ def _replay(machine: Machine, shown: dict[str, Shown], findings: Findings) -> No
 
 def _take_reports(state: State, stories: dict[str, Story], at_s: float) -> None:
     """What the agent says of itself, which nobody else can know."""
+    known = {record.event.id for record in state.records}
+    for event_id, story in stories.items():
+        story.is_on_disk = event_id in known
     for record in state.records:
         story = stories[record.event.id]
         story.is_reported |= record.is_reported_unprepared
-        story.is_on_disk = True
         is_other = record.rule != story.rule
         story.has_other_rule = is_other and state.vm == story.vm
         story.is_misnamed = is_other and state.vm != story.vm
@@ -266,45 +238,42 @@ def _take_reports(state: State, stories: dict[str, Story], at_s: float) -> None:
             stories[finished.event.id].is_reported = True
 
 
-def _forgotten(before: State, after: State) -> list[tuple[str, Bug | None]]:
+def _forgotten(before: State, after: State) -> list[str]:
     """What was saved, and is not there any more."""
     records = {(record.event.id, record.seen_at): record for record in after.records}
     finished = {(each.event.id, each.seen_at) for each in after.finished}
-    found: list[tuple[str, Bug | None]] = []
+    found = []
     for record in before.records:
         key = (record.event.id, record.seen_at)
         if key in records:
-            found += [(f"{record.event.id}: {text}", bug) for text, bug in _lost(record, records[key])]
+            found += [f"{record.event.id}: {text}" for text in _lost(record, records[key])]
         elif key not in finished:
-            found.append((f"{record.event.id}: the disk has forgotten it", None))
+            found.append(f"{record.event.id}: the disk has forgotten it")
     return found
 
 
-def _lost(before: Record, after: Record) -> list[tuple[str, Bug | None]]:
-    lost: list[tuple[str, Bug | None]] = [
-        (f"{step} was done, and is {after.runs[step].state if step in after.runs else 'forgotten'}", None)
+def _lost(before: Record, after: Record) -> list[str]:
+    lost = [
+        f"{step} was done, and is {after.runs[step].state if step in after.runs else 'forgotten'}"
         for step in before.runs
         if before.is_done(step) and not after.is_done(step)
     ]
     lost += [
-        (f"{name} was {getattr(before, name)}, and is {getattr(after, name)}", None)
+        f"{name} was {getattr(before, name)}, and is {getattr(after, name)}"
         for name in ("started_at", "is_reported_unprepared")
         if getattr(before, name) and getattr(before, name) != getattr(after, name)
     ]
     if before.approval is Approval.ACCEPTED and after.approval is not Approval.ACCEPTED:
-        lost.append(("its approval was accepted, and is not any more", Bug.FOREIGN_ANSWER))
+        lost.append("its approval was accepted, and is not any more")
     lost += [
         (f"what the handler at {place} remembers is gone", None) for place in before.memory if place not in after.memory
     ]
     if before.rule != after.rule and before.runs:
-        lost.append(("its rule is another one, though something was done by it", None))
+        lost.append("its rule is another one, though something was done by it")
     return lost
 
 
 # Events
-
-_Found: TypeAlias = list[tuple[str, Bug | None]]
-"""Complaints, each with the bug that it comes from where that is known."""
 
 
 def _check_case(case: _Case, findings: Findings) -> None:
@@ -318,16 +287,15 @@ def _check_case(case: _Case, findings: Findings) -> None:
         figures["excused: it was known under a wrong name"] += 1
         return
     if story.has_other_rule:
-        findings.complain(f"{case.name}: another rule decided", Bug.WRONG_NAME)
+        findings.complaints.append(f"{case.name}: another rule decided")
         return
     checks = [_check_start(case, figures), _check_approval(case, figures)]
     if story.rule.has_preparation:
         checks += [_check_promptness(case, figures), _check_stops(case)]
-    for text, bug in (each for found in checks for each in found):
-        findings.complain(f"{case.name}: {text}", bug)
+    findings.complaints += [f"{case.name}: {text}" for found in checks for text in found]
 
 
-def _check_start(case: _Case, figures: Counter[str]) -> _Found:  # noqa: C901, PLR0911 - one return for each way in which it may have started
+def _check_start(case: _Case, figures: Counter[str]) -> list[str]:  # noqa: C901, PLR0911 - one return for each way in which it may have started
     """Prepared before it started, or reported as not, or never seen."""
     story = case.story
     if case.started_s is None:
@@ -353,66 +321,64 @@ def _check_start(case: _Case, figures: Counter[str]) -> _Found:  # noqa: C901, P
     # It is to report when it has seen the event started, and lived on for a moment.
     deaths = {fact.process: fact.at_s for fact in case.machine.history if isinstance(fact, Died)}
     if any(deaths[process] > at_s + 1.0 and not story.is_undoing_at(at_s) for at_s, process in story.started_seen):
-        return [("it started unprepared, was seen started, and was not reported", None)]
+        return ["it started unprepared, was seen started, and was not reported"]
     if case.is_long(case.started_s, case.ended_s):
-        return [("it started unprepared, could have been seen, and was not reported", None)]
+        return ["it started unprepared, could have been seen, and was not reported"]
     figures["started: nobody could see it"] += 1
     # Who sees it gone, after its time, knows that it started, and recovers from it.
-    over_s = min((at_s for at_s in story.absences if at_s >= case.ended_s), default=0.0)
+    over_s = min((at_s for at_s in story.endings if at_s >= case.ended_s), default=0.0)
     is_known = case.is_sound(over_s, over_s + _AT_ONCE_S) and over_s > case.not_before_s + _CLOCK_S
-    if is_known and story.is_on_disk and story.was_shown_before(case.ended_s) and not story.prepared:
-        return [("it started unprepared, was known to be over by its time, and was not reported", Bug.OVER_UNSEEN)]
+    if is_known and not story.prepared:
+        return ["it started unprepared, was known to be over by its time, and was not reported"]
     return []
 
 
-def _check_promptness(case: _Case, figures: Counter[str]) -> _Found:
+def _check_promptness(case: _Case, figures: Counter[str]) -> list[str]:
     """Where nothing is wrong with an agent, it prepares while there is time."""
     story = case.story
     begins = [begin for begin, _, _ in story.running]
     until_s = min(case.waiting_until_s, case.cutoff_s - _CLOCK_S)
-    found: _Found = []
+    found = []
     if story.given_up_s is not None:
         if story.given_up_s < case.cutoff_s - _CLOCK_S:
             if case.is_sound(story.given_up_s - 1.0, story.given_up_s):
-                found.append(
-                    (f"it was given up at {story.given_up_s:.0f} s, with time until {case.cutoff_s:.0f} s", None)
-                )
+                found.append(f"it was given up at {story.given_up_s:.0f} s, with time until {case.cutoff_s:.0f} s")
             elif case.has_answered_before(story.given_up_s):
                 figures["excused: the clock was set wrong, and nobody had told the time yet"] += 1
             else:
-                found.append((f"it was given up at {story.given_up_s:.0f} s, after a start", Bug.RESTART_CLOCK))
+                found.append(f"it was given up at {story.given_up_s:.0f} s, after a start")
         return found
     if story.is_marked:
         return found
     for begin_s, end_s in case.sound_spans(case.announced_s, until_s):
         if end_s - begin_s > _SEE_S and not any(at_s <= begin_s + _SEE_S for at_s in begins):
-            found.append((f"from {begin_s:.0f} to {end_s:.0f} s nothing was wrong, and it was not prepared for", None))
+            found.append(f"from {begin_s:.0f} to {end_s:.0f} s nothing was wrong, and it was not prepared for")
     return found
 
 
-def _check_stops(case: _Case) -> _Found:
+def _check_stops(case: _Case) -> list[str]:
     """A preparation is stopped when there is no time left, and not before."""
-    found: _Found = []
+    found = []
     for begin_s, end_s, how in case.story.running:
         is_waiting = case.waiting_until_s > end_s
         if how == "stopped" and is_waiting and end_s < case.cutoff_s - _CLOCK_S:
             is_gone = case.story.was_absent_between(begin_s, end_s)
             if not is_gone and case.is_sound(max(begin_s, end_s - _STOP_S), end_s):
-                found.append((f"preparing was stopped at {end_s:.0f} s, with time until {case.cutoff_s:.0f} s", None))
+                found.append(f"preparing was stopped at {end_s:.0f} s, with time until {case.cutoff_s:.0f} s")
         late_s = case.cutoff_s + _CLOCK_S
         if begin_s > late_s:
             if case.is_sound(begin_s - 1.0, begin_s):
-                found.append((f"preparing began at {begin_s:.0f} s, with time until {case.cutoff_s:.0f} s", None))
+                found.append(f"preparing began at {begin_s:.0f} s, with time until {case.cutoff_s:.0f} s")
         elif min(end_s, case.waiting_until_s) > late_s + _STOP_S:  # noqa: SIM102 - each condition has its own reason
             if case.is_sound(case.cutoff_s - _CLOCK_S, late_s + _STOP_S):
-                found.append((f"preparing went on until {end_s:.0f} s, with time until {case.cutoff_s:.0f} s", None))
+                found.append(f"preparing went on until {end_s:.0f} s, with time until {case.cutoff_s:.0f} s")
     return found
 
 
-def _check_approval(case: _Case, figures: Counter[str]) -> _Found:
+def _check_approval(case: _Case, figures: Counter[str]) -> list[str]:
     """Where nothing is wrong with an agent, and it is its turn, it approves."""
     story = case.story
-    found: _Found = []
+    found = []
     for ready_s, until_s in _ready(case):
         due_s = _due(case, ready_s)
         if due_s is None:
@@ -425,7 +391,7 @@ def _check_approval(case: _Case, figures: Counter[str]) -> _Found:
             figures["approvals that were due"] += 1
             if not (has_accepted or has_posted):
                 text = f"ready at {ready_s:.0f} s, sound from {begin_s:.0f} to {end_s:.0f} s, and it did not approve"
-                found.append((text, Bug.RETRY_CLOCK if story.is_retry_far else None))
+                found.append(text)
     return found
 
 

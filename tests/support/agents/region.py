@@ -53,7 +53,6 @@ class Region:
         machines: By name.
         faults: How often each thing went wrong.
         left: What had not come to rest at the end.
-        unsaved: VMs whose disk did not know all at the end, though it had long been empty.
         ended_s: When it came to rest, in seconds.
     """
 
@@ -67,7 +66,6 @@ class Region:
         self.faults: Counter[str] = Counter()
         self.ended_s = 0.0
         self.left: list[str] = []
-        self.unsaved: list[str] = []
         self._seed = seed
         self._loop = asyncio.get_running_loop()
         self._inventory, declared = declare(self.luck, count)
@@ -167,11 +165,6 @@ class Region:
             if not self._active() and not self.unrest():
                 break
         self.left = self.unrest()
-        for machine in self.machines.values():
-            if machine.disk.is_behind and machine.agent is not None:
-                self.unsaved.append(machine.name)
-                machine.agent.wake()
-        await asyncio.sleep(1)
 
     def _active(self) -> list[Maintenance]:
         return [m for m in self.maintenances() if m.state not in _ENDED]
@@ -182,6 +175,8 @@ class Region:
         for machine in self.machines.values():
             if machine.agent is None:
                 found.append(f"{machine.name}: no agent runs")
+            elif machine.disk.is_behind:
+                found.append(f"{machine.name}: the disk does not know what the agent knows")
             elif machine.agent.vm != machine.name:
                 found.append(f"{machine.name}: takes itself for {machine.agent.vm!r}")
             else:

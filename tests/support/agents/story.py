@@ -46,6 +46,7 @@ class Story:
         prepared: From and to when it was prepared; in seconds.
         undoing: From when to when it was being undone, with the time in which that had failed.
         running: Of each run of the preparation: its begin, its end, and how it ended.
+        endings: When that happened while the disk knew of it.
         posted: When its approval was sent.
         accepted: When the agent was told that it was taken.
         started_seen: When a document showed it started, and to which process.
@@ -57,9 +58,8 @@ class Story:
         has_other_rule: The agent goes by another rule, and knows its name.
         is_misnamed: It goes by another rule, and does not know its name.
         has_acted_by_it: It has done something by another rule.
-        is_on_disk: The disk has known of it.
+        is_on_disk: The disk knows of it.
         is_begun_on_disk: The disk knows of a preparation that has not ended.
-        is_retry_far: The agent wanted to send the approval again at a time much too late.
         is_excused: The disk was full, and the power went: nobody can know.
     """
 
@@ -81,6 +81,7 @@ class Story:
         self.started_seen: list[tuple[float, int]] = []
         self.appearances: list[float] = []
         self.absences: list[float] = []
+        self.endings: list[float] = []
         self.is_reported = False
         self.given_up_s: float | None = None
         self.is_marked = False
@@ -89,7 +90,6 @@ class Story:
         self.has_acted_by_it = False
         self.is_on_disk = False
         self.is_begun_on_disk = False
-        self.is_retry_far = False
         self.is_excused = False
         self._shown: str | None = None
         self._is_leaving = False
@@ -127,6 +127,8 @@ class Story:
                 self._was_absent = True
                 self._absent_s = fact.at_s
                 self.absences.append(fact.at_s)
+                if self.is_on_disk:
+                    self.endings.append(fact.at_s)
             self._shown = ""
             return
         if self.shown_s is None:
@@ -351,10 +353,6 @@ class Story:
             )
         if self.undo in {Phase.CUT, Phase.RUNNING} and not self.is_excused:
             self.complaints.append(f"{self.vm}, event {self.event_id}: undoing is {self.undo} at the end")
-
-    def was_shown_before(self, at_s: float) -> bool:
-        """Whether the agent knew of it then."""
-        return self.shown_s is not None and self.shown_s < at_s
 
     def was_absent_between(self, begin_s: float, end_s: float) -> bool:
         """Whether a document lacked it then."""
