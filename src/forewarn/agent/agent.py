@@ -333,7 +333,7 @@ class Agent:
         for _ in range(_ROUNDS_MAX):
             if event_id not in self._book:
                 return None
-            judgement = judge(self._book[event_id], now, self.configuration.margin, self._agree)
+            judgement = judge(self._book[event_id], now, self.configuration.margin, self._agree, self.records)
             self._whys[event_id] = judgement.why
             if judgement.action is None:
                 return judgement.look_again_at

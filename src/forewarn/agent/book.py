@@ -155,31 +155,40 @@ class Book:
         return self.change(event_id, runs=runs | {step: Run(state=RunState.RUNNING, began_at=now, tries=tries)})
 
     def _hand_over(self, record: Record) -> None:
-        """Leave what a handler took out of service to an event whose handler came later, and needs it so.
+        """Leave what a handler took out of service to the other events that need it so.
 
-        That event found it out of service, and would leave it there; it is handed the memory of how things were before,
-        whether it is prepared, fails to, or is to be undone next.
+        Who looked first has seen how things were before. An event that looked later found them out of service, and
+        would leave them there: it is handed the memory of how they were, whether it is prepared, fails to, or is to be
+        undone next. Where another looked earlier and is not undone yet, that one is to put things back.
         """
         for place, handler in enumerate(record.rule.handlers):
             mine = str(place)
-            heirs = [
+            remembered = record.memory.get(mine)
+            if not remembered:
+                continue
+            my_look = record.looks.get(mine, 0)
+            sharers = [
                 (look, other, theirs)
                 for other in self.records
-                if other is not record and not _is_undone(other)
+                if other.event.id != record.event.id and not _is_undone(other)
                 for theirs in (str(at) for at, each in enumerate(other.rule.handlers) if each == handler)
                 # One that is prepared may have found nothing worth remembering.
                 if (look := other.looks.get(theirs, sys.maxsize if other.is_done(Step.PREPARE) else 0))
-                > record.looks.get(mine, 0)
             ]
-            if record.memory.get(mine) and heirs:
+            heirs = [sharer for sharer in sharers if sharer[0] > my_look]
+            if heirs:
                 _, heir, theirs = min(heirs, key=itemgetter(0))
                 self.change(
                     heir.event.id,
-                    memory=heir.memory | {theirs: record.memory[mine]},
-                    looks=heir.looks | {theirs: record.looks[mine]},
+                    memory=heir.memory | {theirs: remembered},
+                    looks=heir.looks | {theirs: my_look},
                 )
-                self.change(record.event.id, memory=self._records[record.event.id].memory | {mine: {}})
-                _log.info("event %s takes over %s", heir.event.id, handler.name, extra=facts(heir))
+            elif sharers:
+                _, heir, _ = min(sharers, key=itemgetter(0))
+            else:
+                continue
+            self.change(record.event.id, memory=self._records[record.event.id].memory | {mine: {}})
+            _log.info("event %s takes over %s", heir.event.id, handler.name, extra=facts(heir))
 
     def give_up_run(self, event_id: str, step: Step, reason: str, now: datetime) -> Record:
         """Write down that a step has failed; it need not have begun."""

@@ -6,13 +6,14 @@ same conclusion. Three rules:
 1. Nothing is approved before it is prepared, unless the rule says so.
 2. What was begun is undone once the event is gone, and not before.
 3. There is one step at a time, and a step before the approval ends by NotBefore less the margin.
+4. What one event takes out of service is not put back by another at the same moment: each waits for the other to end.
 
 Spec: R75 to R81, R100 to R104
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
@@ -101,7 +102,9 @@ Agreement: TypeAlias = Callable[[Record, datetime | None], Verdict]
 """Whether this VM approves, given the moment after which it is not worth while; see `together.may_approve`."""
 
 
-def judge(record: Record, now: datetime, margin: timedelta, agree: Agreement) -> Judgement:
+def judge(
+    record: Record, now: datetime, margin: timedelta, agree: Agreement, others: Iterable[Record] = ()
+) -> Judgement:
     """What there is to do about that event.
 
     Args:
@@ -109,13 +112,43 @@ def judge(record: Record, now: datetime, margin: timedelta, agree: Agreement) ->
         now: The endpoint's time, as well as it is known.
         margin: How long before NotBefore steps have to end.
         agree: Whether this VM may approve for all that are named.
+        others: What is known of all events.
     """
+    cutoff = _cutoff(record.event.not_before, margin)
+    judgement = _judge_alone(record, now, cutoff, agree)
+    if isinstance(judgement.action, Begin):
+        step = judgement.action.step
+        in_the_way = _crossing(record, step, others)
+        if in_the_way is not None:
+            until = cutoff if step is Step.PREPARE else None
+            return _wait(f"step {in_the_way.running} of event {in_the_way.event.id} uses the same handler", until)
+    return judgement
+
+
+def _judge_alone(record: Record, now: datetime, cutoff: datetime | None, agree: Agreement) -> Judgement:
     if record.gone_at is not None:
         return _gone(record)
     if record.started_at is not None:
         return _started(record)
-    cutoff = _cutoff(record.event.not_before, margin)
     return _preparing(record, now, cutoff) or _approving(record, now, cutoff, agree)
+
+
+_UNDOING = frozenset({Step.RECOVER, Step.CANCELED})
+
+
+def _crossing(record: Record, step: Step, others: Iterable[Record]) -> Record | None:
+    """The event for which a handler does the opposite of that step just now."""
+    opposites = _UNDOING if step is Step.PREPARE else {Step.PREPARE} if step in _UNDOING else frozenset()
+    return next(
+        (
+            other
+            for other in others
+            if other is not record
+            and other.running in opposites
+            and any(handler in other.rule.handlers for handler in record.rule.handlers)
+        ),
+        None,
+    )
 
 
 def standing(record: Record) -> PeerState:
@@ -217,7 +250,7 @@ def _started(record: Record) -> Judgement:
 def _gone(record: Record) -> Judgement:
     running = record.running
     if running is not None:
-        may_go_on = record.is_stopping or running in {Step.RECOVER, Step.CANCELED}
+        may_go_on = record.is_stopping or running in _UNDOING
         return (
             _wait(f"step {running} is running") if may_go_on else _do(Stop(running, "the event is gone"), "it is over")
         )

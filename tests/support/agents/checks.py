@@ -11,7 +11,7 @@ from forewarn.agent.rule import Rule, Step, first_match
 from forewarn.agent.state import State
 from forewarn.core.model import EntryKind, Event, Maintenance
 from forewarn.wire.document import Event as Shown
-from tests.support.agents.history import Began, Died, Heard, Leaving, Saved, StepBegan
+from tests.support.agents.history import Began, Died, Heard, Leaving, Saved, StepBegan, StepEnded
 from tests.support.agents.machine import Machine
 from tests.support.agents.region import Region
 from tests.support.agents.story import Story
@@ -56,11 +56,13 @@ class _Case:
 
     Attributes:
         peers: What was done about it on the others.
+        siblings: What was done on this VM about other events.
     """
 
     machine: Machine
     story: Story
     peers: tuple[Story, ...]
+    siblings: tuple[Story, ...]
     event: Event
     maintenance: Maintenance
     announced_s: float
@@ -93,6 +95,13 @@ class _Case:
         """Whether the agent could see what there was, some time between the two."""
         return any(b - a > _SEE_S for a, b in self.sound_spans(begin_s, end_s))
 
+    @property
+    def in_the_way(self) -> list[tuple[float, float]]:
+        """When an older recovery was under way: its own, or one of another event that has the same handler."""
+        handlers = self.story.rule.handlers
+        crossing = [each for each in self.siblings if any(handler in each.rule.handlers for handler in handlers)]
+        return [span for each in (self.story, *crossing) for span in each.undo_running]
+
     def sound_spans(self, begin_s: float, end_s: float) -> list[tuple[float, float]]:
         """When the agent could do all that it should, of that time."""
         spans = [(max(a, begin_s), min(b, end_s)) for a, b in self.machine.health.spans]
@@ -123,7 +132,10 @@ def check(region: Region) -> Findings:
         ]
         for machine, story in zip(machines, stories, strict=True):
             peers = tuple(each for each in stories if each is not story)
-            _check_case(_case(machine, story, peers, event, maintenance, announced_at), findings)
+            siblings = tuple(
+                each for (name, _), each in findings.stories.items() if name == machine.name and each is not story
+            )
+            _check_case(_case(machine, story, peers, siblings, event, maintenance, announced_at), findings)
     return findings
 
 
@@ -147,6 +159,7 @@ def _case(
     machine: Machine,
     story: Story,
     peers: tuple[Story, ...],
+    siblings: tuple[Story, ...],
     event: Event,
     maintenance: Maintenance,
     announced_at: datetime,
@@ -161,6 +174,7 @@ def _case(
         machine=machine,
         story=story,
         peers=peers,
+        siblings=siblings,
         event=event,
         maintenance=maintenance,
         announced_s=seconds(announced_at),
@@ -185,7 +199,6 @@ def _replay(machine: Machine, shown: dict[str, Shown], findings: Findings) -> No
                 for event in document.events:
                     if event.id not in stories:
                         stories[event.id] = Story(machine.name, event.id, _rule(machine, shown[event.id]))
-                        stories[event.id].family = stories
                 for story in stories.values():
                     story.hear(fact)
             case Saved(state=state):
@@ -209,6 +222,14 @@ def _replay(machine: Machine, shown: dict[str, Shown], findings: Findings) -> No
                 story.take(fact)
                 if isinstance(fact, StepBegan):
                     findings.figures[f"step {fact.step}"] += 1
+                elif isinstance(fact, StepEnded) and not fact.is_out:
+                    findings.complaints += [
+                        f"{fact.at_s:.3f} s: {machine.name}, event {each.event_id}: the VM is in service again"
+                        for each in stories.values()
+                        if each.keeps_out
+                    ]
+    if machine.is_out and not any(story.is_undone_in_part for story in stories.values()):
+        findings.complaints.append(f"at the end: {machine.name}: nobody has put it back into service")
     findings.stories.update({(machine.name, event_id): story for event_id, story in stories.items()})
 
 
@@ -224,9 +245,6 @@ def _take_reports(state: State, stories: dict[str, Story], at_s: float) -> None:
         story.has_other_rule = is_other and state.vm == story.vm
         story.is_misnamed = is_other and state.vm != story.vm
         story.has_acted_by_it |= is_other and bool(record.runs)
-        story.is_retry_far |= (
-            record.approve_again_at is not None and (record.approve_again_at - NOW).total_seconds() > at_s + _SEND_S
-        )
         run = record.run(Step.PREPARE)
         story.is_begun_on_disk = run is not None and run.state is RunState.RUNNING
         if run is not None and run.state is RunState.FAILED:
@@ -265,9 +283,7 @@ def _lost(before: Record, after: Record) -> list[str]:
     ]
     if before.approval is Approval.ACCEPTED and after.approval is not Approval.ACCEPTED:
         lost.append("its approval was accepted, and is not any more")
-    lost += [
-        (f"what the handler at {place} remembers is gone", None) for place in before.memory if place not in after.memory
-    ]
+    lost += [f"what the handler at {place} remembers is gone" for place in before.memory if place not in after.memory]
     if before.rule != after.rule and before.runs:
         lost.append("its rule is another one, though something was done by it")
     return lost
@@ -322,7 +338,8 @@ def _check_start(case: _Case, figures: Counter[str]) -> list[str]:  # noqa: C901
     deaths = {fact.process: fact.at_s for fact in case.machine.history if isinstance(fact, Died)}
     if any(deaths[process] > at_s + 1.0 and not story.is_undoing_at(at_s) for at_s, process in story.started_seen):
         return ["it started unprepared, was seen started, and was not reported"]
-    if case.is_long(case.started_s, case.ended_s):
+    spans = case.sound_spans(case.started_s, case.ended_s)
+    if any(end_s > _free_from(story.undoing, begin_s) + _SEE_S for begin_s, end_s in spans):
         return ["it started unprepared, could have been seen, and was not reported"]
     figures["started: nobody could see it"] += 1
     # Who sees it gone, after its time, knows that it started, and recovers from it.
@@ -351,9 +368,18 @@ def _check_promptness(case: _Case, figures: Counter[str]) -> list[str]:
     if story.is_marked:
         return found
     for begin_s, end_s in case.sound_spans(case.announced_s, until_s):
-        if end_s - begin_s > _SEE_S and not any(at_s <= begin_s + _SEE_S for at_s in begins):
+        due_s = _free_from(case.in_the_way, begin_s) + _SEE_S
+        if end_s > due_s and not any(at_s <= due_s for at_s in begins):
             found.append(f"from {begin_s:.0f} to {end_s:.0f} s nothing was wrong, and it was not prepared for")
     return found
+
+
+def _free_from(spans: list[tuple[float, float]], at_s: float) -> float:
+    """The first moment, from the given one on, at which none of them has begun within the time to see a change."""
+    for begin_s, end_s in sorted(spans):
+        if begin_s <= at_s + _SEE_S and end_s > at_s:
+            at_s = end_s
+    return at_s
 
 
 def _check_stops(case: _Case) -> list[str]:

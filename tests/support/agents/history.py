@@ -71,36 +71,39 @@ class StepBegan(_At):
     Attributes:
         is_saved: Whether the disk knew of it.
         is_disk_behind: Whether the disk had refused what the agent knew last.
-        mark: What the agent handed back of what the step before had it remember.
     """
 
     event_id: str
     step: Step
     is_saved: bool
     is_disk_behind: bool
-    mark: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnded(_At):
-    """A step came to its end: ``done``, ``failed`` or ``stopped``."""
+    """A step came to its end.
+
+    Attributes:
+        how: ``done``, ``failed`` or ``stopped``.
+        is_out: Whether the VM was out of service then.
+    """
 
     event_id: str
     step: Step
     how: str
+    is_out: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered(_At):
-    """A handler asked the agent to remember that mark.
+    """The agent said that it will remember what a handler has found.
 
     Attributes:
-        is_sure: The agent said that it will.
+        is_saved: Whether the disk knew of it.
     """
 
     event_id: str
-    mark: str
-    is_sure: bool
+    is_saved: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

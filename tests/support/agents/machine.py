@@ -63,6 +63,7 @@ class Machine:
         nameless_until_s: Until then the endpoint does not say its name.
         process: The number of the agent that runs now, or ran last.
         agent: The one that runs; None while there is none.
+        is_out: A handler has taken it out of service.
         is_cut: Nothing comes through in either direction.
         stale_until_s: Until then it is shown an older document.
         stale: Which.
@@ -96,6 +97,7 @@ class Machine:
         self.process = 0
         self.agent: Agent | None = None
         self.is_cut = False
+        self.is_out = False
         self.stale_until_s = 0.0
         self.stale: Answered | None = None
         self.crashes = 0

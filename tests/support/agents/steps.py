@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 from forewarn.agent.record import Record, RunState
 from forewarn.agent.rule import Step
@@ -23,7 +24,6 @@ class FakeSteps:
     def __init__(self, machine: Machine, process: int) -> None:
         self._machine = machine
         self._process = process
-        self._count = 0
         self._loop = asyncio.get_running_loop()
 
     async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
@@ -33,7 +33,7 @@ class FakeSteps:
         try:
             await self._work(record, step, remember)
         except asyncio.CancelledError:
-            if await self._ends_well_all_the_same(step):
+            if await self._ends_well_all_the_same(record, step):
                 self._note_end(event_id, step, "done")
                 return "done in the last moment"
             self._note_end(event_id, step, "stopped")
@@ -48,12 +48,11 @@ class FakeSteps:
         luck = self._machine.luck
         span_s = luck.choice([0.0, 0.3, 2.0, 2.0, 8.0, 30.0] if step in _UNDOING else [0.0, 0.3, 2.0, 8.0, 40.0, 150.0])
         if step is Step.PREPARE and record.rule.handlers:
-            self._count += 1
-            mark = f"{self._process}/{self._count}"
             await asyncio.sleep(span_s / 2)
-            self._note_mark(record.event.id, mark, is_sure=False)
-            await remember("0", {"mark": mark})
-            self._note_mark(record.event.id, mark, is_sure=True)
+            await self._take_out(record, remember)
+        elif step in _UNDOING and record.rule.handlers:
+            await asyncio.sleep(span_s / 2)
+            self._put_back(record)
         fate = luck.random() / self._machine.weather.step if self._machine.weather.step else 1.0
         if fate < 0.2:
             await asyncio.sleep(_HANGS_S)
@@ -66,12 +65,28 @@ class FakeSteps:
             msg = "a handler is broken"
             raise RuntimeError(msg)
 
-    async def _ends_well_all_the_same(self, step: Step) -> bool:
+    async def _take_out(self, record: Record, remember: Remember) -> None:
+        """As the handler `File` does: look, remember what was found, and then act."""
+        machine = self._machine
+        if "existed" not in record.memory.get("0", {}):
+            await remember("0", {"existed": machine.is_out})
+            self._note_remembered(record.event.id)
+            await asyncio.sleep(machine.luck.choice([0.0, 0.1, 3.0]))
+        machine.is_out = True
+
+    def _put_back(self, record: Record) -> None:
+        if record.memory.get("0", {}).get("existed") is False:
+            self._machine.is_out = False
+
+    async def _ends_well_all_the_same(self, record: Record, step: Step) -> bool:
         """What was told to end may take its time, and may have succeeded meanwhile."""
         machine = self._machine
+        # Its own, for nobody knows in which order steps are told to end that end at the same moment.
+        luck = random.Random(f"{machine.name} {record.event.id} {step} {self._loop.time()}")
         if machine.is_alive(self._process):
-            await asyncio.sleep(machine.luck.choice([0.0, 0.0, 0.5, 4.0, 10.0]))
-        return machine.is_alive(self._process) and step is Step.PREPARE and machine.luck.random() < 0.1
+            await asyncio.sleep(luck.choice([0.0, 0.0, 0.5, 4.0, 10.0]))
+        has_acted = step is Step.PREPARE and not record.rule.handlers
+        return machine.is_alive(self._process) and has_acted and luck.random() < 0.1
 
     def _note_begin(self, record: Record, step: Step) -> None:
         machine, event_id = self._machine, record.event.id
@@ -87,18 +102,27 @@ class FakeSteps:
                 step=step,
                 is_saved=step is Step.ALERT or (run is not None and run.state in {RunState.RUNNING, RunState.STOPPING}),
                 is_disk_behind=machine.disk.is_behind,
-                mark=record.memory.get("0", {}).get("mark"),
             )
         )
 
-    def _note_mark(self, event_id: str, mark: str, *, is_sure: bool) -> None:
-        if self._machine.is_alive(self._process):
-            self._machine.history.append(
-                Remembered(at_s=self._loop.time(), process=self._process, event_id=event_id, mark=mark, is_sure=is_sure)
+    def _note_remembered(self, event_id: str) -> None:
+        machine = self._machine
+        if machine.is_alive(self._process):
+            is_saved = any(each.event.id == event_id and each.memory for each in machine.disk.read().records)
+            machine.history.append(
+                Remembered(at_s=self._loop.time(), process=self._process, event_id=event_id, is_saved=is_saved)
             )
 
     def _note_end(self, event_id: str, step: Step, how: str) -> None:
-        if self._machine.is_alive(self._process):
-            self._machine.history.append(
-                StepEnded(at_s=self._loop.time(), process=self._process, event_id=event_id, step=step, how=how)
+        machine = self._machine
+        if machine.is_alive(self._process):
+            machine.history.append(
+                StepEnded(
+                    at_s=self._loop.time(),
+                    process=self._process,
+                    event_id=event_id,
+                    step=step,
+                    how=how,
+                    is_out=machine.is_out,
+                )
             )

@@ -46,6 +46,8 @@ class Story:
         prepared: From and to when it was prepared; in seconds.
         undoing: From when to when it was being undone, with the time in which that had failed.
         running: Of each run of the preparation: its begin, its end, and how it ended.
+        undo_running: Of each run of the recovery: its begin and its end.
+        told: When an operator approved it, as it is since it came back last.
         endings: When that happened while the disk knew of it.
         posted: When its approval was sent.
         accepted: When the agent was told that it was taken.
@@ -74,6 +76,7 @@ class Story:
         self.prepared: list[tuple[float, float]] = []
         self.undoing: list[tuple[float, float]] = []
         self.running: list[tuple[float, float, str]] = []
+        self.undo_running: list[tuple[float, float]] = []
         self.posted: list[float] = []
         self.accepted: list[float] = []
         self.told: list[float] = []
@@ -105,10 +108,6 @@ class Story:
         self._prepared_s: float | None = None
         self._unsaved: set[str] = set()
         self._is_begin_unsaved = False
-        self._mark: str | None = None
-        self._perhaps: set[str] = set()
-        self._marks: set[str] = set()
-        self.family: dict[str, Story] = {}
         self._is_accepted = False
         self._is_accepted_saved = False
         self._is_told = False
@@ -147,10 +146,9 @@ class Story:
 
     def _begin_life(self) -> None:
         self.prepare = self.undo = Phase.NONE
-        self._was_absent = self._was_back = self._is_accepted = self._is_cut_short = False
+        self._was_absent = self._was_back = self._is_accepted = self._is_cut_short = self._is_told = False
+        self.told.clear()
         self._unsaved.clear()
-        self._mark = None
-        self._perhaps.clear()
 
     # What it does
 
@@ -177,6 +175,7 @@ class Story:
                 self._end_prepare(fact)
             case StepEnded(step=Step.RECOVER | Step.CANCELED):
                 self.undo = self._ended(fact, "undo")
+                self.undo_running.append((self._step_begun_s, fact.at_s))
                 if self.undo is Phase.DONE:
                     self.undoing.append((self._undoing_s, fact.at_s))
             case Posted():
@@ -185,13 +184,8 @@ class Story:
                 self.accepted.append(fact.at_s)
                 self._is_accepted = True
                 self._is_accepted_saved = False
-            case Remembered(mark=mark, is_sure=True):
-                self._mark = mark
-                self._marks.add(mark)
-                self._perhaps.clear()
-            case Remembered(mark=mark):
-                self._perhaps.add(mark)
-                self._marks.add(mark)
+            case Remembered(is_saved=False):
+                self.complain(fact, "the agent said that it will remember, and the disk does not know")
             case Told(word="approve"):
                 self._is_told = True
                 self.told.append(fact.at_s)
@@ -249,8 +243,6 @@ class Story:
         is_gone = self._was_absent if self._shown is None else self._shown == "" or self._is_cut_short
         if self.undo is Phase.NONE and not is_gone:
             self.complain(fact, "it was undone, and is still there")
-        if self.rule.handlers and fact.mark not in {self._mark, *self._perhaps} and not self._is_handed_over(fact.mark):
-            self.complain(fact, f"the handler remembered {self._mark}, and was given back {fact.mark}")
         self._is_to_recover = False
         if self.undo is Phase.NONE and not self._is_cut_short:
             self._was_back = False
@@ -258,16 +250,6 @@ class Story:
         if self.undo is Phase.NONE:
             self._undoing_s = fact.at_s
         self.undo = Phase.RUNNING
-
-    def _is_handed_over(self, mark: str | None) -> bool:
-        """Whether another event of the VM, which the same handler prepared for, has given that memory or taken ours.
-
-        What was remembered for two events at the same time is put back with the last of them.
-        """
-        others = [each for each in self.family.values() if each is not self and each.rule.handlers]
-        if mark is None:
-            return any(other._marks for other in others)
-        return any(mark in other._marks for other in others)
 
     def _end_prepared(self, at_s: float) -> None:
         if self._prepared_s is not None:
@@ -322,6 +304,8 @@ class Story:
         self.is_marked |= self.is_begun_on_disk and self.rule.interrupted == "mark"
         if self.prepare is Phase.RUNNING:
             self.running.append((self._begun_s, at_s, "died"))
+        if self.undo is Phase.RUNNING:
+            self.undo_running.append((self._step_begun_s, at_s))
         if "prepare" in self._unsaved or self.prepare is Phase.RUNNING:
             self.prepare = Phase.CUT
         if "undo" in self._unsaved or self.undo is Phase.RUNNING:
@@ -361,6 +345,18 @@ class Story:
     def is_prepared_at(self, at_s: float) -> bool:
         """Whether it was prepared at that moment."""
         return any(begin - _AT_ONCE_S <= at_s <= end for begin, end in self.prepared)
+
+    @property
+    def keeps_out(self) -> bool:
+        """Whether the VM has to be out of service now, because of this event."""
+        is_other = self.has_other_rule or self.has_acted_by_it or self.is_misnamed
+        is_prepared = self.prepare is Phase.DONE and self.undo is Phase.NONE
+        return bool(self.rule.handlers) and is_prepared and not is_other and not self.is_excused
+
+    @property
+    def is_undone_in_part(self) -> bool:
+        """Whether something may be left that nobody mended, or that nobody can know of."""
+        return self.is_excused or self.undo is Phase.FAILED
 
     @property
     def may_hold(self) -> bool:

@@ -40,10 +40,19 @@ def test_the_event_that_stays_takes_over_how_things_were() -> None:
     assert book[B].memory == {"0": WAS}
 
 
-def test_an_event_that_only_found_it_so_hands_nothing_over() -> None:
+def test_an_event_that_only_found_it_so_leaves_it_to_the_first() -> None:
     book = two_prepared()
     end(book, B)
-    assert (book[A].memory, book[B].memory) == ({"0": WAS}, {"0": FOUND})
+    assert (book[A].memory, book[B].memory) == ({"0": WAS}, {"0": {}})
+    end(book, A)
+    assert book[A].memory == {"0": WAS}
+
+
+def test_two_that_looked_before_either_acted_do_not_put_back_what_the_other_needs() -> None:
+    book = two_prepared()
+    book.change(B, memory={"0": WAS})
+    end(book, B)
+    assert (book[A].memory, book[B].memory) == ({"0": WAS}, {"0": {}})
     end(book, A)
     assert book[A].memory == {"0": WAS}
 

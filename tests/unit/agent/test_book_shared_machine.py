@@ -1,7 +1,7 @@
 """Several events that take the same things out of service, in any order: in the end everything is as it was.
 
-What a handler does at once stays together here: looking, remembering and removing; and, at the end, putting back what
-it removed. Between those, events come and go, fail, and are interrupted.
+A handler looks and remembers, and later removes; at the end it puts back what it removed, while nobody else who has the
+same handler is between looking and removing. Between those, events come and go, fail, and are interrupted.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Shared(RuleBasedStateMachine):
         self.first = dict(zip(FILES, are_there, strict=True))
         self.files = dict(self.first)
         self.present: dict[str, Rule] = {}
+        self.removed: set[tuple[str, str]] = set()
         self.memory = InMemory()
         self.book = self._book()
 
@@ -78,14 +79,18 @@ class Shared(RuleBasedStateMachine):
                 self._take_out(self.book[event_id])
 
     def _take_out(self, record: Record) -> None:
+        event_id = record.event.id
         for place, handler in enumerate(record.rule.handlers):
+            path = path_of(handler)
             if str(place) not in record.memory:
-                seen = {str(place): {"existed": self.files[path_of(handler)]}}
-                self.book.change(record.event.id, memory=record.memory | seen)
-                self.files[path_of(handler)] = False
+                self.book.change(event_id, memory=record.memory | {str(place): {"existed": self.files[path]}})
+                break
+            if (event_id, path) not in self.removed:
+                self.files[path] = False
+                self.removed.add((event_id, path))
                 break
         else:
-            self.book.change_run(record.event.id, Step.PREPARE, state=RunState.DONE)
+            self.book.change_run(event_id, Step.PREPARE, state=RunState.DONE)
         self.book.save()
 
     @rule(event_id=ids)
@@ -98,6 +103,7 @@ class Shared(RuleBasedStateMachine):
     def restart(self) -> None:
         self.book = self._book()
         self.book.load(NOW)
+        self.removed.clear()
         for record in self.book.records:
             run = record.run(Step.PREPARE)
             if run is not None and run.state is RunState.INTERRUPTED and record.gone_at is None:
@@ -106,8 +112,14 @@ class Shared(RuleBasedStateMachine):
 
     @rule(event_id=ids)
     def undo(self, event_id: str) -> None:
-        if event_id in self.book and self.book[event_id].gone_at is not None:
+        if event_id in self.book and self.book[event_id].gone_at is not None and not self._is_crossed(event_id):
             self._undo(event_id)
+
+    def _is_crossed(self, event_id: str) -> bool:
+        """Whether another event is being prepared by one of the same handlers; `judge` waits then."""
+        mine = self.book[event_id].rule.handlers
+        preparing = [each for each in self.book.records if each.running is Step.PREPARE]
+        return any(handler in mine for each in preparing if each.event.id != event_id for handler in each.rule.handlers)
 
     def _undo(self, event_id: str) -> None:
         self.book.begin_run(event_id, Step.RECOVER, NOW)
@@ -118,6 +130,7 @@ class Shared(RuleBasedStateMachine):
                 self.files[path_of(record.rule.handlers[place])] = existed
         self.book.change_run(event_id, Step.RECOVER, state=RunState.DONE)
         self.book.forget(event_id, NOW)
+        self.removed = {(other, path) for other, path in self.removed if other != event_id}
         self.book.save()
 
     @invariant()
@@ -131,6 +144,9 @@ class Shared(RuleBasedStateMachine):
         if hasattr(self, "book"):
             self.present.clear()
             self._see()
+            for record in self.book.records:
+                if record.running is not None:
+                    self.book.change_run(record.event.id, record.running, state=RunState.FAILED)
             for record in self.book.records:
                 self._undo(record.event.id)
             assert self.files == self.first

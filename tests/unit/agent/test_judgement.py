@@ -23,7 +23,7 @@ from forewarn.agent.judgement import (
 from forewarn.agent.record import Approval, Record, Run, RunState
 from forewarn.agent.rule import Rule, Step
 from forewarn.agent.together import PeerState, Verdict
-from tests.support.records import DRAIN, NOT_BEFORE, NOW, a_record, a_run, after
+from tests.support.records import DRAIN, NOT_BEFORE, NOW, B, a_record, a_run, after
 
 S = RunState
 MARGIN = timedelta(seconds=5)
@@ -37,11 +37,14 @@ PREPARE, BEFORE, STARTED, RECOVER, CANCELED = (
 )
 PREPARING = Rule(prepare=(DRAIN,), recover=(DRAIN,))
 AT_ONCE = Rule(approve="at-once")
+OTHER = {"id": B}
 HANDLED = Rule(handlers=(File(touch="/run/drain"),))
 
 
-def judged(record: Record, now: datetime = NOW, verdict: Verdict | None = None) -> Judgement:
-    return judge(record, now, MARGIN, lambda _record, _cutoff: verdict or Verdict(may=True, why="all agree"))
+def judged(
+    record: Record, now: datetime = NOW, verdict: Verdict | None = None, others: tuple[Record, ...] = ()
+) -> Judgement:
+    return judge(record, now, MARGIN, lambda _record, _cutoff: verdict or Verdict(may=True, why="all agree"), others)
 
 
 def action(record: Record, now: datetime = NOW) -> Action | None:
@@ -71,6 +74,42 @@ def test_a_step_that_was_told_to_end_is_told_once() -> None:
     record = a_record(PREPARING, runs={PREPARE: S.STOPPING})
     assert waiting(record, CUTOFF) == ("step prepare is running", None)
     assert waiting(record, after(minutes=1)) == ("step prepare is running", CUTOFF)
+
+
+@pytest.mark.parametrize("state", [S.RUNNING, S.STOPPING])
+@pytest.mark.parametrize("undoing", [RECOVER, CANCELED])
+def test_who_is_to_take_out_of_service_waits_for_who_puts_back(undoing: Step, state: RunState) -> None:
+    """Otherwise it would find the VM out of service, and have nothing to do, just before it is put back."""
+    other = a_record(HANDLED, event=OTHER, gone_at=NOW, runs={PREPARE: S.DONE, undoing: state})
+    record = a_record(HANDLED)
+    waits = Judgement(None, CUTOFF, f"step {undoing} of event {B} uses the same handler")
+    assert judged(record, others=(other, record)) == waits
+    assert judged(record, CUTOFF, others=(other, record)).action == GiveUp(PREPARE, "NotBefore is near")
+
+
+def test_who_is_to_put_back_waits_for_who_takes_out_of_service() -> None:
+    """Meanwhile, however long, it is not judged over and over again."""
+    other = a_record(HANDLED, event=OTHER, runs={PREPARE: S.RUNNING})
+    gone = a_record(HANDLED, gone_at=NOW, runs={PREPARE: S.DONE})
+    assert judged(gone, others=(gone, other)) == Judgement(
+        None, None, f"step prepare of event {B} uses the same handler"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "runs"),
+    [
+        pytest.param(Rule(handlers=(File(touch="/run/other"),)), {RECOVER: S.RUNNING}, id="another handler"),
+        pytest.param(PREPARING, {RECOVER: S.RUNNING}, id="no handler"),
+        pytest.param(HANDLED, {RECOVER: S.DONE}, id="has put back"),
+        pytest.param(HANDLED, {RECOVER: S.FAILED}, id="could not put back"),
+        pytest.param(HANDLED, {STARTED: S.RUNNING}, id="does neither"),
+        pytest.param(HANDLED, {PREPARE: S.RUNNING}, id="takes out of service too"),
+    ],
+)
+def test_otherwise_nobody_waits_for_another_event(rule: Rule, runs: dict[Step, RunState]) -> None:
+    others = (a_record(rule, event=OTHER, runs=runs),)
+    assert judged(a_record(HANDLED), others=others).action == Begin(PREPARE)
 
 
 def test_what_is_announced_too_late_is_not_prepared_for() -> None:
