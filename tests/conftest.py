@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,10 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
 settings.register_profile("dev", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("FOREWARN_HYPOTHESIS_PROFILE", "dev"))
+
+# A shell has what it starts in the background ignore SIGINT, and so would every command that tests start here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _NO_SKIP = os.environ.get("FOREWARN_NO_SKIP", "") not in {"", "0"}
 
