@@ -22,6 +22,7 @@ from pydantic_core import PydanticUndefined
 
 from forewarn import errors
 from forewarn.agent.configuration import Configuration
+from forewarn.agent.exposition import described
 from forewarn.agent.handlers import AnyHandler
 from forewarn.agent.metrics import AgentMetrics
 from forewarn.agent.record import Record
@@ -289,7 +290,7 @@ def agent_metrics() -> str:
     collector = AgentMetrics(lambda: (), lambda: _EXAMPLE_MOMENT)
     text = "# Metrics of the agent\n\n`GET /metrics` on the address that `listen` names, in the Prometheus text format.\n\n"
     text += _table("metric", "type", "labels", "what it tells")
-    for family, labels in collector.described():
+    for family, labels in described(collector):
         suffix = "_total" if family.type == "counter" else ""
         text += _row(f"`{family.name}{suffix}`", family.type, ", ".join(labels), family.documentation)
     return text + (

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from forewarn.agent.exposition import described
 from forewarn.agent.metrics import AgentMetrics, phase
 from forewarn.agent.record import Approval, Record, RunState
 from forewarn.agent.rule import LOG_ONLY, Rule, Step
@@ -115,10 +116,10 @@ def test_a_notice_that_is_over_is_negative() -> None:
 
 def test_every_metric_is_described_with_its_labels() -> None:
     metrics = of(a_record())
-    described = {family.name: labels for family, labels in metrics.described()}
-    assert described["forewarn_agent_events"] == ("type", "state")
-    assert described["forewarn_agent_step_seconds"] == ("step", "outcome")
-    assert described["forewarn_agent_drained"] == ()
+    families = {family.name: labels for family, labels in described(metrics)}
+    assert families["forewarn_agent_events"] == ("type", "state")
+    assert families["forewarn_agent_step_seconds"] == ("step", "outcome")
+    assert families["forewarn_agent_drained"] == ()
     shown = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
-    assert {name.removesuffix("_created") for name in shown} == set(described)
-    assert all(family.documentation for family, _ in metrics.described())
+    assert {name.removesuffix("_created") for name in shown} == set(families)
+    assert all(family.documentation for family, _ in described(metrics))

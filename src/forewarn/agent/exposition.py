@@ -1,0 +1,120 @@
+"""What the agent has counted, as Prometheus reads it.
+
+The names are part of the contract; `docs/reference/agent-metrics.md` is made from this file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import TypeAlias
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from forewarn.agent.metrics import BUCKETS_S, AgentMetrics, Spans, phase
+
+__all__ = ["Family", "described", "render"]
+
+Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+"""A metric with all its samples."""
+
+
+def render(metrics: AgentMetrics) -> bytes:
+    """All of it, in the text form."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(metrics))
+    return generate_latest(registry)
+
+
+def described(metrics: AgentMetrics) -> list[tuple[Family, tuple[str, ...]]]:
+    """Every metric with its labels, by name, for the reference."""
+    families = sorted(_Collector(metrics).collect(), key=lambda family: family.name)
+    return [(family, tuple(family._labelnames)) for family in families]  # noqa: SLF001 - nothing else tells
+
+
+class _Collector(Collector):
+    def __init__(self, metrics: AgentMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Family]:
+        """Everything, as it is at the moment of asking."""
+        yield from self._present()
+        yield from self._counted()
+
+    def _present(self) -> Iterable[Family]:
+        """What is there now."""
+        records = list(self._metrics.records())
+        events = GaugeMetricFamily(
+            "forewarn_agent_events", "Events that are there, by type and state.", labels=["type", "state"]
+        )
+        for (kind, state), count in Counter((record.event.type, phase(record)) for record in records).items():
+            events.add_metric([kind, state], count)
+        yield events
+        waiting = [r.event.not_before for r in records if r.gone_at is None and r.event.not_before is not None]
+        notice = GaugeMetricFamily(
+            "forewarn_agent_notice_left_seconds", "Until the earliest NotBefore; absent when nothing is announced."
+        )
+        if waiting:
+            notice.add_metric([], (min(waiting) - self._metrics.now()).total_seconds())
+        yield notice
+        yield GaugeMetricFamily(
+            "forewarn_agent_drained",
+            "1 while this VM should get no work.",
+            value=float(any(record.rule.drains for record in records)),
+        )
+
+    def _counted(self) -> Iterable[Family]:
+        """What has happened since the agent started."""
+        metrics = self._metrics
+        ended = CounterMetricFamily(
+            "forewarn_agent_events_ended", "Events that are over, by type and outcome.", labels=["type", "outcome"]
+        )
+        for (kind, outcome), count in metrics.ended_events.items():
+            ended.add_metric([kind, outcome], count)
+        yield ended
+        unprepared = CounterMetricFamily(
+            "forewarn_agent_unprepared", "Events that started before this VM was prepared.", labels=["type"]
+        )
+        for kind, count in metrics.unprepared_events.items():
+            unprepared.add_metric([kind], count)
+        yield unprepared
+        steps = HistogramMetricFamily(
+            "forewarn_agent_step_seconds", "How long steps took, by step and outcome.", labels=["step", "outcome"]
+        )
+        for labels, spans in metrics.steps.items():
+            steps.add_metric(list(labels), _buckets(spans), spans.sum_s)
+        yield steps
+        yield HistogramMetricFamily(
+            "forewarn_agent_approval_seconds",
+            "From the first sight of an event to the approval that the endpoint took.",
+            buckets=_buckets(metrics.approvals),
+            sum_value=metrics.approvals.sum_s,
+        )
+        yield CounterMetricFamily(
+            "forewarn_agent_approval_failures",
+            "Approvals that the endpoint did not take.",
+            value=metrics.approval_failures,
+        )
+        polls = CounterMetricFamily("forewarn_agent_polls", "Answers of the endpoint, by outcome.", labels=["outcome"])
+        for outcome, count in metrics.polls.items():
+            polls.add_metric([outcome], count)
+        yield polls
+        yield GaugeMetricFamily(
+            "forewarn_agent_last_poll_timestamp_seconds",
+            "When the endpoint answered last.",
+            value=0.0 if metrics.last_poll_at is None else metrics.last_poll_at.timestamp(),
+        )
+        yield CounterMetricFamily(
+            "forewarn_agent_state_save_failures",
+            "Times that the state file could not be written.",
+            value=metrics.save_failures,
+        )
+
+
+def _buckets(spans: Spans) -> list[tuple[str, float]]:
+    """How often it took at most so long, as Prometheus has it."""
+    ends = [*(str(float(end)) for end in BUCKETS_S), "+Inf"]
+    return list(zip(ends, accumulate(spans.counts), strict=True))
