@@ -31,11 +31,13 @@ from forewarn.agent.steps import VARIABLES, payload_of
 from forewarn.agent.together import Together
 from forewarn.cli.main import app as cli
 from forewarn.cli.openapi import openapi_document
+from forewarn.clock import RealClock
 from forewarn.config import Settings
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
 from forewarn.core.lifecycle import EVENT_STATUS, TRANSITIONS
 from forewarn.core.model import ACTIVE_STATES, MaintenanceState
 from forewarn.endpoint.traffic import Limits, Traffic
+from forewarn.faults import Faults
 from forewarn.feed import Feed
 from forewarn.metrics import Metrics
 from forewarn.span import format_span
@@ -99,7 +101,7 @@ def error_codes() -> str:
 def metrics() -> str:
     """Every metric of `/metrics`."""
     feed = Feed(Dialect())
-    collector = Metrics(Traffic(Limits(), len(feed.versions)), feed, lambda: 0)
+    collector = Metrics(Traffic(Limits(), len(feed.versions), Faults(RealClock())), feed, lambda: 0)
     text = "# Metrics\n\n`GET /metrics` on the control address, in the Prometheus text format; on loopback without a token.\n\n"
     text += _table("metric", "type", "labels", "what it tells")
     for family in sorted(collector.registry.collect(), key=lambda f: f.name):

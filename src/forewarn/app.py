@@ -18,39 +18,28 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-import structlog
 import uvicorn
 
-from forewarn.actuators import Actuator, Simulate
+from forewarn.actuators import Actuator
 from forewarn.auth import Tokens, operator_token
+from forewarn.backend import Backend
 from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock
 from forewarn.commit import threaded
 from forewarn.config import Settings
 from forewarn.control import Context, make_control_app
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
-from forewarn.core.progress import Retry
-from forewarn.endpoint import MetadataApp, MetadataServer
-from forewarn.endpoint.traffic import Limits, Traffic
-from forewarn.engine import Engine
-from forewarn.errors import ConfigError, ForewarnError, ServerError
-from forewarn.feed import Feed
-from forewarn.identity import Identity
-from forewarn.ids import RandomIds
+from forewarn.errors import ConfigError, ServerError
 from forewarn.listen import bound, is_loopback, parse_listen, url_of
 from forewarn.metrics import Metrics
-from forewarn.scheduler import Pace, Scheduler
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
 from forewarn.wire.inventory import fingerprint, parse_inventory
 
 __all__ = ["Service", "raise_descriptor_limit", "run_service", "serve"]
 
-_log = structlog.get_logger("forewarn")
-
 _SWITCH_INTERVAL_S = 0.001
 _GC_THRESHOLDS = (50_000, 20, 50)
-_STOP_GRACE_S = 2.0
 _DESCRIPTORS_SPARE = 512
 
 
@@ -84,31 +73,20 @@ class Service:
         self._inventory = inventory
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-write")
         self._reader = ThreadPoolExecutor(2, thread_name_prefix="forewarn-read")
-        self.feed = Feed(settings.dialect)
-        self.identity = Identity(self.feed)
-        self.engine = Engine(
+        self.backend = Backend(
+            settings,
             store=self.store,
             clock=self.clock,
-            feed=self.feed,
-            identity=self.identity,
-            rules=settings.rules,
-            new_id=RandomIds(),
+            actuator=actuator,
             write=threaded(self._writer),
             read=threaded(self._reader),
-            waiting_max=settings.commands_max,
+            on_lateness=self._observe_lateness,
         )
-        self.traffic = Traffic(_limits(settings), len(self.feed.versions))
-        first_answer_delay_s = settings.first_answer_delay.total_seconds()
-        app = MetadataApp(self.engine, self.clock, self.traffic, first_answer_delay_s)
-        self.endpoint = MetadataServer(app, self.traffic, self.identity, self.clock)
+        self.feed, self.identity = self.backend.feed, self.backend.identity
+        self.engine, self.scheduler = self.backend.engine, self.backend.scheduler
+        self.endpoint, self.traffic = self.backend.endpoint, self.backend.traffic
+        self.faults, self.journal = self.backend.faults, self.backend.journal
         self.metrics = Metrics(self.traffic, self.feed, lambda: self.endpoint.connections)
-        self.scheduler = Scheduler(
-            self.engine,
-            self.clock,
-            actuator or Simulate(settings.simulate_impact_after, settings.simulate_complete_after),
-            _pace(settings),
-            self.metrics.observe_lateness,
-        )
         self.context = Context(
             engine=self.engine,
             scheduler=self.scheduler,
@@ -120,8 +98,13 @@ class Service:
             body_size_bytes_max=settings.body_size_bytes_max,
             page_size_max=settings.page_size_max,
             request_vms_max=settings.request_vms_max,
+            journal=self.journal,
+            has_faults=settings.fault_injection,
         )
         self.engine.listeners += [self.metrics.notice, self.context.notice]
+
+    def _observe_lateness(self, late_s: float) -> None:
+        self.metrics.observe_lateness(late_s)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Service]:
@@ -140,16 +123,13 @@ class Service:
             self.metadata_urls = [url_of("http", sock) for sock in metadata]
             self.control_url = url_of("https" if self.settings.tls_certificate else "http", control)
             await self._load()
-            stack.push_async_callback(self.engine.drain)
-            loop_task = asyncio.create_task(self.scheduler.run())
-            stack.push_async_callback(self._stop_scheduler, loop_task)
+            await stack.enter_async_context(self.backend.scheduling())
             server = _QuietServer(_control_config(self.settings, make_control_app(self.context)))
             _load_tls(server.config)
             control_task = asyncio.create_task(server.serve(sockets=[control]))
             stack.push_async_callback(_stop_control, server, control_task)
             stack.callback(self.context.stop)
-            await self.endpoint.start(metadata)
-            stack.push_async_callback(self.endpoint.stop, _STOP_GRACE_S)
+            await stack.enter_async_context(self.backend.answering(metadata))
             while not server.started and not control_task.done():  # noqa: ASYNC110 - uvicorn tells in no other way
                 await asyncio.sleep(0.005)
             if control_task.done():
@@ -172,14 +152,6 @@ class Service:
     async def _check_ready(self) -> None:
         """Raises StoreUnavailable when the store takes no changes."""
         await self.engine.probe()
-
-    async def _stop_scheduler(self, task: asyncio.Task[None]) -> None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        try:
-            await self.scheduler.stop()
-        except ForewarnError as error:
-            _log.warning("who asked lately could not be written down", error=error.message)
 
 
 _SAMPLE = Inventory(hosts=(Host(name="host-1"),), vms=(VirtualMachine(name="vm-1", host="host-1"),))
@@ -230,31 +202,6 @@ def _load_tls(config: uvicorn.Config) -> None:
 async def _stop_control(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
     server.should_exit = True
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        body_size_bytes_max=settings.body_size_bytes_max,
-        header_size_bytes_max=settings.header_size_bytes_max,
-        start_requests_max=settings.start_requests_max,
-        request_timeout_s=settings.request_timeout.total_seconds(),
-        idle_timeout_s=settings.idle_timeout.total_seconds(),
-        connections_max=settings.connections_max,
-        connections_per_vm_max=settings.connections_per_vm_max,
-        wait_s_max=settings.wait_max.total_seconds(),
-        rate_limit_per_s=settings.rate_limit_per_s,
-    )
-
-
-def _pace(settings: Settings) -> Pace:
-    return Pace(
-        batch_max=settings.due_batch_max,
-        calls_max=settings.actuator_calls_max,
-        call_timeout=settings.actuator_timeout,
-        retry=Retry(attempts_max=settings.actuator_attempts_max, pause=settings.actuator_retry),
-        history=settings.history_retention,
-        outcomes=settings.idempotency_retention,
-    )
 
 
 def _make_clock(settings: Settings, store: Store) -> Clock:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-__all__ = ["VIRTUAL_START", "Clock", "RealClock", "VirtualClock"]
+__all__ = ["VIRTUAL_START", "Clock", "RealClock", "SpedClock", "VirtualClock"]
 
 VIRTUAL_START = datetime(2030, 1, 1, tzinfo=UTC)
 """Where a virtual clock begins unless told otherwise."""
@@ -58,6 +58,31 @@ class RealClock:
         """Sleep until the wall clock shows `moment`."""
         while (remaining_s := (moment - self.now()).total_seconds()) > 0:  # noqa: ASYNC110 - nobody tells of time
             await asyncio.sleep(min(remaining_s, self._recheck_s))
+
+
+class SpedClock:
+    """The wall clock from a moment on, so many times as fast.
+
+    Args:
+        speed: Seconds of this clock in one real second; more than 0.
+        start: What it shows at first; None: the wall clock's time.
+    """
+
+    is_virtual = False
+
+    def __init__(self, speed: float = 1.0, start: datetime | None = None) -> None:
+        self._speed = speed
+        self._began_s = time.monotonic()
+        self._start = start or datetime.fromtimestamp(time.time(), UTC)
+
+    def now(self) -> datetime:
+        """Its time, in UTC."""
+        return self._start + timedelta(seconds=(time.monotonic() - self._began_s) * self._speed)
+
+    async def wait_until(self, moment: datetime) -> None:
+        """Sleep until it shows `moment`."""
+        while (remaining_s := (moment - self.now()).total_seconds()) > 0:  # noqa: ASYNC110 - nobody tells of time
+            await asyncio.sleep(remaining_s / self._speed)
 
 
 class VirtualClock:

@@ -22,6 +22,7 @@ from forewarn.core.decision import Changes, Document, Draft, Rules, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Maintenance
 from forewarn.errors import IdempotencyMismatch, StoreUnavailable
+from forewarn.faults import Faults
 from forewarn.feed import Feed
 from forewarn.identity import Identity
 from forewarn.store.contract import Outcome, Reader, Store, Transaction
@@ -80,6 +81,7 @@ class Committer:
         write: Runs write transactions, one after the other.
         read: Runs reads.
         waiting_max: Most changes that may wait for the database; one more is refused.
+        faults: What goes wrong on purpose; None for a set of its own.
     """
 
     def __init__(  # noqa: PLR0913 - the parts it is put together from
@@ -94,9 +96,11 @@ class Committer:
         write: Runner = inline,
         read: Runner = inline,
         waiting_max: int = 10_000,
+        faults: Faults | None = None,
     ) -> None:
         self.clock = clock
         self.rules = rules
+        self.faults = faults or Faults(clock)
         self.feed = feed
         self.identity = identity
         self._store = store

@@ -20,7 +20,7 @@ from forewarn.errors import ConfigError
 from forewarn.span import format_span, parse_span
 from forewarn.wire.imds import Dialect
 
-__all__ = ["Settings", "Span", "default_state_dir", "load_settings"]
+__all__ = ["Settings", "Span", "default_state_dir", "load_settings", "said_settings"]
 
 Span = Annotated[timedelta, BeforeValidator(parse_span), PlainSerializer(format_span)]
 
@@ -96,6 +96,13 @@ class Settings(BaseSettings):
     post_body: Literal["empty", "document"] = Field("empty", description="Body of the answer to an approval (A13).")
     rate_limit_per_s: int | None = Field(
         None, ge=1, le=1_000_000, description="Requests per second and VM; 5 on Azure (R9)."
+    )
+
+    # Testing
+    fault_injection: bool = Field(default=False, description="Let operators have things go wrong on purpose.")
+    faults_max: int = Field(100, ge=1, le=10_000, description="Faults in force at the same time.")
+    journal_requests_max: int = Field(
+        1000, ge=0, le=1_000_000, description="Requests of VMs that are kept for a look at them; 0 none."
     )
 
     # Limits of the metadata endpoint
@@ -192,6 +199,33 @@ class Settings(BaseSettings):
         )
 
 
+class _Said(Settings):
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is pydantic's
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What was said, and nothing else."""
+        return (init_settings,)
+
+
+def said_settings(**said: object) -> Settings:
+    """Settings from what is said here: neither the environment nor a file changes them.
+
+    Raises:
+        ConfigError: One line that names the setting and what was expected.
+    """
+    values: dict[str, Any] = dict(said)
+    try:
+        return _Said(**values)
+    except ValidationError as error:
+        raise _refused(error) from error
+
+
 def load_settings(config: Path | None = None, **flags: object) -> Settings:
     """Settings from flags, environment and file.
 
@@ -213,11 +247,15 @@ def load_settings(config: Path | None = None, **flags: object) -> Settings:
         said: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
         return _WithFile(**said)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        msg = f"setting {name}: {first['msg'].removeprefix('Value error, ')}"
-        raise ConfigError(msg, setting=name) from error
+        raise _refused(error) from error
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else error
         msg = f"cannot read {config}: {words}"
         raise ConfigError(msg) from error
+
+
+def _refused(error: ValidationError) -> ConfigError:
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    msg = f"setting {name}: {first['msg'].removeprefix('Value error, ')}"
+    return ConfigError(msg, setting=name)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from forewarn.commit import Committer, Key, Truth, recall
 from forewarn.core import ending, planning, service, settlement
 from forewarn.core.approval import Approval, Approver, approve
+from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Changes, Draft, State
+from forewarn.core.fault import Fault, Place
 from forewarn.core.inventory import Inventory, InventoryChange, apply_inventory
 from forewarn.core.model import Audience, EntryKind, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.core.progress import Failure, Progress, Retry, advance
@@ -42,6 +45,7 @@ class Engine(Committer):
 
     async def schedule(self, request: Request, *, actor: str, key: Key | None = None) -> list[Maintenance]:
         """Carry out a request; see `planning.plan` for what it raises."""
+        request = self._bent(request)
 
         def load(tx: Transaction) -> State:
             return tx.load_request(request.hosts, request.vms)
@@ -50,6 +54,18 @@ class Engine(Committer):
             return [m.id for m in planning.plan(draft, request)]
 
         return await self._maintenances(load, decide, actor=actor, key=key)
+
+    def _bent(self, request: Request) -> Request:
+        """The request as a fault has it: with less notice than is promised (A21, R90)."""
+        cause = CAUSES.get(request.cause)
+        if not self.faults.in_force or cause is None or cause.is_immediate:
+            return request
+        names = request.vms or [vm.name for vm in self.identity.vms if vm.host in request.hosts]
+        fault = next((f for name in names if (f := self.faults.strike(name, "", Place.NOTICE)) is not None), None)
+        if fault is None:
+            return request
+        reason = request.force_reason or f"fault {fault.kind.name}"
+        return replace(request, notice=fault.delay, not_before=None, force_reason=reason)
 
     async def cancel(
         self, maintenance_id: str, *, actor: str, reason: str | None = None, key: Key | None = None
@@ -152,6 +168,53 @@ class Engine(Committer):
             return []
 
         await self._maintenances(load, decide, actor=actor, key=key)
+
+    # Faults
+
+    async def inject(
+        self,
+        kind: str,
+        *,
+        actor: str,
+        vms: Sequence[str] = (),
+        **how: Any,  # noqa: ANN401 - whatever `Faults.inject` takes
+    ) -> Fault:
+        """Have something go wrong; see `Faults.inject` for what it takes and raises.
+
+        Raises:
+            NotFound: A VM does not exist.
+        """
+        keys = {self.identity.audience(name) for name in vms or [vm.name for vm in self.identity.vms]}
+        fault = self.faults.inject(kind, vms=vms, **how)
+        is_over = fault.kind.place is Place.ONCE
+        if is_over:
+            self.faults.clear(fault.id)
+
+        def load(tx: Transaction) -> State:
+            return tx.load_audiences(keys) if is_over else State()
+
+        def decide(draft: Draft) -> None:
+            for audience in list(draft.audiences.values()) if is_over else ():
+                service.renumber(draft, audience)
+            draft.note(EntryKind.FAULT_INJECTED, reason=fault.describe())
+
+        await self._decide(load, decide, actor=actor)
+        return fault
+
+    async def clear_faults(self, fault_id: int | None = None, *, actor: str) -> int:
+        """End one fault, or all; hands back how many.
+
+        Raises:
+            NotFound: There is none of that number.
+        """
+        count = self.faults.clear(fault_id)
+
+        def decide(draft: Draft) -> None:
+            draft.note(EntryKind.FAULT_CLEARED, reason="all" if fault_id is None else f"fault {fault_id}")
+
+        if count:
+            await self._decide(lambda _tx: State(), decide, actor=actor)
+        return count
 
     # VMs
 

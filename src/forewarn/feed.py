@@ -44,11 +44,23 @@ class Channel:
         key: The audience's key.
         is_enabled: Whether anybody asked yet (R67); while False there are no replies.
         replies: One for each api-version, in the order of the dialect's versions.
+        before: The incarnation and the replies before these; for whoever is to be shown an older document.
         asked_at: When a VM of it last asked, to the second; None if not since the service started (R69).
         settled: Ids of shown events for which another approval is known to change nothing (R49).
     """
 
-    __slots__ = ("_listed", "_waiters", "asked_at", "epoch", "incarnation", "is_enabled", "key", "replies", "settled")
+    __slots__ = (
+        "_listed",
+        "_waiters",
+        "asked_at",
+        "before",
+        "epoch",
+        "incarnation",
+        "is_enabled",
+        "key",
+        "replies",
+        "settled",
+    )
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -56,6 +68,7 @@ class Channel:
         self.epoch = 0
         self.incarnation = 0
         self.replies: tuple[Reply, ...] = ()
+        self.before: tuple[int, tuple[Reply, ...]] = (0, ())
         self.asked_at: datetime | None = None
         self.settled: frozenset[str] = frozenset()
         self._listed: frozenset[str] = frozenset()
@@ -67,6 +80,8 @@ class Channel:
         if (audience.epoch, audience.incarnation) < (self.epoch, self.incarnation):
             return
         has_changed = (audience.epoch, audience.incarnation) != (self.epoch, self.incarnation)
+        if has_changed:
+            self.before = (self.incarnation, self.replies)
         self.epoch, self.incarnation = audience.epoch, audience.incarnation
         self.is_enabled = audience.enabled_at is not None
         self.replies = replies

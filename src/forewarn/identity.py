@@ -6,10 +6,12 @@ The caller is never taken from anything that it sends (R2, invariant 8).
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from functools import lru_cache
 
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Scope, VirtualMachine, audience_key
+from forewarn.errors import NotFound
 from forewarn.feed import Channel, Feed
 
 __all__ = ["Caller", "Identity"]
@@ -68,6 +70,23 @@ class Identity:
         self._only = inventory.vms[0].name if is_single else None
 
     @property
+    def vms(self) -> Iterable[VirtualMachine]:
+        """Those that are declared."""
+        return self._vms.values()
+
+    def audience(self, name: str) -> str:
+        """The key of the audience to which that VM belongs.
+
+        Raises:
+            NotFound: It is not declared.
+        """
+        vm = self._vms.get(name)
+        if vm is None:
+            msg = f"vm {name!r} does not exist: see 'forewarn vm list'"
+            raise NotFound(msg, vm=name)
+        return audience_key(vm, self._scopes.get(vm.scope) if vm.scope is not None else None)
+
+    @property
     def vm_count(self) -> int:
         """How many VMs are declared."""
         return len(self._vms)
@@ -85,9 +104,13 @@ class Identity:
                 name = self._only
             if name is None:
                 return None
+        return self.named(name)
+
+    def named(self, name: str) -> Caller | None:
+        """The VM of that name; None when it is not declared."""
         caller = self._callers.get(name)
-        if caller is None:
-            vm = self._vms[name]
+        vm = self._vms.get(name)
+        if caller is None and vm is not None:
             scope = self._scopes.get(vm.scope) if vm.scope is not None else None
             caller = self._callers[name] = Caller(vm, scope, self.feed.channel(audience_key(vm, scope)))
         return caller

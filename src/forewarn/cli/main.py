@@ -20,12 +20,15 @@ from forewarn.cli.clock import add_clock
 from forewarn.cli.command import BROKEN_PIPE
 from forewarn.cli.config import add_config
 from forewarn.cli.event import add_event
+from forewarn.cli.fault import add_fault
 from forewarn.cli.host import add_host
 from forewarn.cli.inventory import add_inventory
 from forewarn.cli.ledger import add_ledger
 from forewarn.cli.maintenance import add_maintenance
 from forewarn.cli.openapi import add_openapi
 from forewarn.cli.output import plain
+from forewarn.cli.requests import add_requests
+from forewarn.cli.scenario import add_scenario
 from forewarn.cli.serve import add_serve
 from forewarn.cli.vm import add_vm
 from forewarn.errors import ForewarnError, ServerUnreachable
@@ -54,6 +57,9 @@ _ADDERS = (
     add_event,
     add_ledger,
     add_clock,
+    add_scenario,
+    add_fault,
+    add_requests,
     add_config,
     add_openapi,
     add_version,

@@ -18,6 +18,7 @@ from forewarn.core.decision import Changes
 from forewarn.core.model import Event, Maintenance
 from forewarn.engine import Engine
 from forewarn.errors import InvalidRequest, NotFound
+from forewarn.journal import Journal
 from forewarn.metrics import Metrics
 from forewarn.scheduler import Scheduler
 from forewarn.store.contract import Reader
@@ -36,6 +37,8 @@ class Context:
         body_size_bytes_max: Largest request body.
         page_size_max: Most items in one page.
         request_vms_max: Most hosts or VMs in one request.
+        journal: What VMs asked lately.
+        has_faults: Whether operators may inject faults.
         is_stopping: Set when the service stops; streams end.
         changed: Set, and replaced, at each change of the ledger: a hint for streams.
     """
@@ -47,6 +50,8 @@ class Context:
     metrics: Metrics
     is_open: bool
     check_ready: Callable[[], Awaitable[None]]
+    journal: Journal
+    has_faults: bool = False
     body_size_bytes_max: int = 1 << 20
     inventory_size_bytes_max: int = 64 << 20
     page_size_max: int = 1000

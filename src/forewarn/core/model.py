@@ -331,6 +331,8 @@ class EntryKind(StrEnum):
     VM_CHANGED = "vm-changed"
     INVENTORY_APPLIED = "inventory-applied"
     CLOCK_ADVANCED = "clock-advanced"
+    FAULT_INJECTED = "fault-injected"
+    FAULT_CLEARED = "fault-cleared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

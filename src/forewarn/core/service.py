@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from forewarn.core.decision import Draft
 from forewarn.core.model import Audience, EntryKind, Event
 
-__all__ = ["disable", "disable_at", "enable", "withdraw"]
+__all__ = ["disable", "disable_at", "enable", "renumber", "withdraw"]
 
 
 def enable(draft: Draft, audience: Audience) -> Audience:
@@ -28,6 +28,15 @@ def enable(draft: Draft, audience: Audience) -> Audience:
     draft.put(enabled)
     draft.note(EntryKind.ENABLED, audience=audience.key)
     return enabled
+
+
+def renumber(draft: Draft, audience: Audience) -> Audience:
+    """Have the incarnation start over, with the same events (R46); for a fault on purpose."""
+    if audience.enabled_at is None:
+        return audience
+    renumbered = replace(audience, epoch=audience.epoch + 1, incarnation=draft.rules.initial_incarnation)
+    draft.put(renumbered)
+    return renumbered
 
 
 def disable_at(audience: Audience, disable_after: timedelta) -> datetime | None:

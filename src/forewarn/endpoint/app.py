@@ -18,6 +18,8 @@ from starlette.responses import Response
 
 from forewarn.clock import Clock
 from forewarn.core.approval import Approver
+from forewarn.core.fault import Fault, Place
+from forewarn.endpoint import misconduct
 from forewarn.engine import Engine
 from forewarn.errors import ForewarnError
 from forewarn.feed import Channel
@@ -74,6 +76,7 @@ class MetadataApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         request = Request(scope, receive)
+        began_s = asyncio.get_running_loop().time()
         try:
             response = await self._answer(request)
         except _Refused as refused:
@@ -92,7 +95,15 @@ class MetadataApp:
         version = request.query_params.get("api-version", "")
         label = version if version in self._versions else "other"
         self._traffic.outcomes[label, _method_label(request.method), response.status_code] += 1
-        await response(scope, receive, send)
+        fault: Fault | None = scope["state"].get("fault")
+        if fault is not None and fault.kind.place in {Place.TIME, Place.BYTES}:
+            response_or_none = await self._spoil(request, response, fault)
+        else:
+            response_or_none = response
+        if self._traffic.journal is not None:
+            self._write_down(request, response, began_s, fault, is_answered=response_or_none is not None)
+        if response_or_none is not None:
+            await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         connection: Connection = request.scope["state"]["connection"]
@@ -100,10 +111,80 @@ class MetadataApp:
         path: str = request.scope["path"].removesuffix("/")
         route = path.lower()
         if route == _EVENTS or (route == _LEGACY and self._dialect.legacy_latest):
+            if self._traffic.faults.in_force:
+                await self._strike(request, connection, caller)
             return await self._events(request, connection, caller, is_legacy=route == _LEGACY)
         if route in {_VERSIONS, _INSTANCE} or route.startswith(_INSTANCE + "/"):
             return self._instance(request, caller, path)
         return _error(HTTPStatus.NOT_FOUND, "Not found")
+
+    def _write_down(
+        self, request: Request, response: Response, began_s: float, fault: Fault | None, *, is_answered: bool
+    ) -> None:
+        """Put the request into the journal."""
+        scope = request.scope
+        connection: Connection = scope["state"]["connection"]
+        query: bytes = scope["query_string"]
+        target: bytes = scope.get("raw_path") or scope["path"].encode()
+        assert self._traffic.journal is not None  # noqa: S101 - the caller has looked
+        self._traffic.journal.note(
+            vm="" if connection.caller is None else connection.caller.vm.name,
+            source_address=connection.peer,
+            method=request.method,
+            target=(target + (b"?" + query if query else b"")).decode("latin-1"),
+            headers=((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]),
+            body=scope["state"].get("body", b""),
+            status=response.status_code if is_answered else 0,
+            answer=bytes(response.body) if is_answered else b"",
+            took_s=asyncio.get_running_loop().time() - began_s,
+            fault="" if fault is None else fault.kind.name,
+        )
+
+    # Faults
+
+    async def _strike(self, request: Request, connection: Connection, caller: Caller) -> None:
+        """Let a fault strike this request, if one is meant for it (R66)."""
+        places = {Place.STATUS, Place.TIME, Place.BYTES} | ({Place.DOCUMENT} if request.method == "GET" else set())
+        fault = self._traffic.faults.strike(caller.vm.name, request.method, *places)
+        request.scope["state"]["fault"] = fault
+        if fault is not None and fault.kind.place is Place.STATUS:
+            raise _Refused(_response(misconduct.refuse(fault)))
+        if fault is not None and fault.kind.name == "late":
+            await self._hold_back(connection, fault.delay.total_seconds())
+
+    def _distorted(self, request: Request, response: Response, channel: Channel, index: int) -> Response:
+        """The document, or what a fault makes of it."""
+        fault: Fault | None = request.scope["state"].get("fault")
+        if fault is None or fault.kind.place is not Place.DOCUMENT:
+            return response
+        incarnation, replies = channel.before
+        before = _json(HTTPStatus.OK, replies[index].body, {"etag": f'"{incarnation}"'}) if replies else None
+        return _response(
+            misconduct.distort(fault, _taken(response), None if before is None else _taken(before)),
+        )
+
+    async def _spoil(self, request: Request, response: Response, fault: Fault) -> Response | None:
+        """Send the answer late or badly; hands back what is left to send."""
+        connection: Connection = request.scope["state"]["connection"]
+        if fault.kind.place is Place.BYTES:
+            await misconduct.send_badly(connection, fault, _taken(response), self._traffic.stamp)
+            return None
+        if fault.kind.name == "time-out":
+            await self._hold_back(connection, fault.delay.total_seconds())
+            connection.end()
+            await connection.wait_until_lost()
+            return None
+        return response
+
+    async def _hold_back(self, connection: Connection, span_s: float) -> None:
+        """Wait for so long, or until nobody listens any more."""
+        if span_s <= 0 or self._traffic.is_stopping or connection.is_lost:
+            return
+        waiter = connection.held = asyncio.get_running_loop().create_future()
+        try:
+            await self._wait(waiter, span_s)
+        finally:
+            connection.held = None
 
     def _caller(self, connection: Connection) -> Caller:
         """Who calls now; asked again after each wait, since the inventory may have changed meanwhile."""
@@ -153,7 +234,8 @@ class MetadataApp:
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, "Service unavailable")
         if _NOT_PLAIN.isdisjoint(request.headers.keys()):
             connection.learn(index)
-        return _json(HTTPStatus.OK, channel.replies[index].body, headers | {"etag": f'"{channel.incarnation}"'})
+        response = _json(HTTPStatus.OK, channel.replies[index].body, headers | {"etag": f'"{channel.incarnation}"'})
+        return self._distorted(request, response, channel, index)
 
     async def _enabled(self, connection: Connection, caller: Caller) -> Channel:
         """What the caller is shown; the first who asks enables it (R67), and whoever asks keeps it so (R69)."""
@@ -222,6 +304,7 @@ class MetadataApp:
             response = _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Request body is larger than {limit} bytes")
             response.headers["connection"] = "close"
             raise _Refused(response)
+        request.scope["state"]["body"] = bytes(body)
         return bytes(body)
 
     # Instance
@@ -329,6 +412,15 @@ def _json(status: int, body: bytes, headers: dict[str, str] | None = None) -> Re
 
 def _error(status: int, text: str) -> Response:
     return _json(status, imds.encode_error(text))
+
+
+def _response(answer: misconduct.Answer) -> Response:
+    return Response(answer.body, status_code=answer.status, headers=answer.headers)
+
+
+def _taken(response: Response) -> misconduct.Answer:
+    headers = {name: value for name, value in response.headers.items() if name != "content-length"}
+    return misconduct.Answer(response.status_code, headers, bytes(response.body))
 
 
 def _sentence(text: str) -> str:

@@ -13,6 +13,8 @@ remembered.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -20,6 +22,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from forewarn.core.fault import Place
 from forewarn.wire.imds import CONTENT_TYPE, encode_error
 
 if TYPE_CHECKING:
@@ -173,6 +176,7 @@ class Connection(asyncio.Protocol):
         "_server_state",
         "_traffic",
         "_transport",
+        "_vm",
         "active_s",
         "caller",
         "held",
@@ -183,19 +187,21 @@ class Connection(asyncio.Protocol):
         "stuck_s",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what its listener knows
         self,
         traffic: Traffic,
         identity: Identity,
         config: Config,
         server_state: ServerState,
         loop: asyncio.AbstractEventLoop,
+        vm: str = "",
     ) -> None:
         self._traffic = traffic
         self._identity = identity
         self._config = config
         self._server_state = server_state
         self._loop = loop
+        self._vm = vm
         self._inner: HttpProtocol | None = None
         self._transport: asyncio.Transport = None  # type: ignore[assignment] # set by connection_made, before any use
         self._candidate: bytes | None = None
@@ -215,7 +221,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if peername else ""
-        self.caller = self._identity.resolve(self.peer, "")
+        self.caller = None if self._vm else self._identity.resolve(self.peer, "")
         if self.caller is None:
             self._find_caller()
         connections = self._server_state.connections
@@ -224,13 +230,18 @@ class Connection(asyncio.Protocol):
             self._traffic.connections_refused += 1
             self.refuse(_BUSY)
             return
+        if self._traffic.faults.in_force and self.is_cut_off():
+            return
         self._count(1)
         connections.add(self)  # type: ignore[arg-type] # the set holds whatever has a shutdown method
 
     def data_received(self, data: bytes) -> None:
         inner = self._inner
         caller = self.caller
-        if caller is not None and (inner is None or inner.is_idle):
+        if self._traffic.faults.in_force:
+            if self.is_cut_off():
+                return
+        elif caller is not None and (inner is None or inner.is_idle):
             known = self._traffic.memo.get(data)
             replies = caller.channel.replies
             if known is not None and replies:
@@ -239,6 +250,8 @@ class Connection(asyncio.Protocol):
                 traffic.fast[version] += 1
                 caller.channel.asked_at = traffic.now
                 self.active_s = traffic.second
+                if traffic.journal is not None:
+                    traffic.journal.hit(caller.vm.name, self.peer, data, replies[version].body)
                 if closes:
                     self._transport.write(traffic.prefix + replies[version].closed)
                     self._transport.close()
@@ -299,6 +312,38 @@ class Connection(asyncio.Protocol):
             self._count(1)
         return self.caller
 
+    def write(self, content: bytes) -> None:
+        """Write bytes past the app: for answers that go wrong on purpose."""
+        if not self.is_lost:
+            self._transport.write(content)
+
+    def end(self) -> None:
+        """Close once everything is written."""
+        self._transport.close()
+
+    def reset(self) -> None:
+        """End the connection so that the other side sees a reset, not an end."""
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
+    async def wait_until_lost(self) -> None:
+        """Return when the connection has ended."""
+        if not self.is_lost:
+            self.held = self._loop.create_future()
+            await self.held
+
+    def is_cut_off(self) -> bool:
+        """Whether a fault has reset this connection."""
+        vm = "" if self.caller is None else self.caller.vm.name
+        fault = self._traffic.faults.strike(vm, "", Place.CONNECTION)
+        if fault is None:
+            return False
+        self._note(0, fault.kind.name)
+        self.reset()
+        return True
+
     # What the server calls
 
     def shutdown(self) -> None:
@@ -316,6 +361,7 @@ class Connection(asyncio.Protocol):
     def refuse(self, refusal: _Refusal) -> None:
         """Give that answer, and close."""
         self._traffic.outcomes["other", "other", refusal.status] += 1
+        self._note(refusal.status)
         self._transport.write(refusal.line + self._traffic.stamp + refusal.rest)
         self._transport.close()
 
@@ -354,6 +400,23 @@ class Connection(asyncio.Protocol):
         is_one_request = was_idle and inner.begun == begun + 1 and not inner.is_receiving
         self._candidate = data if is_one_request and len(data) <= _CANDIDATE_BYTES_MAX else None
 
+    def _note(self, status: int, fault: str = "") -> None:
+        """Write a request into the journal that no app has seen."""
+        journal = self._traffic.journal
+        if journal is not None:
+            journal.note(
+                vm="" if self.caller is None else self.caller.vm.name,
+                source_address=self.peer,
+                method="",
+                target="",
+                headers=(),
+                body=b"",
+                status=status,
+                answer=b"",
+                took_s=0.0,
+                fault=fault,
+            )
+
     def _release(self) -> None:
         """End what is held."""
         if self.held is not None and not self.held.done():
@@ -368,7 +431,10 @@ class Connection(asyncio.Protocol):
     def _find_caller(self) -> None:
         sockname: Any = self._transport.get_extra_info("sockname")
         self.local = sockname[0] if sockname else ""
-        self.caller = self._identity.resolve(self.peer, self.local)
+        if self._vm:
+            self.caller = self._identity.named(self._vm)
+        else:
+            self.caller = self._identity.resolve(self.peer, self.local)
 
     @property
     def _counted(self) -> int:

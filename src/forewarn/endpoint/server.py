@@ -68,11 +68,20 @@ class MetadataServer:
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to accept on sockets that are bound already."""
-        loop = asyncio.get_running_loop()
         self._tick()
+        await self.listen(sockets)
+
+    async def listen(self, sockets: Sequence[socket.socket], vm: str = "") -> None:
+        """Accept on these, too.
+
+        Args:
+            sockets: Bound already.
+            vm: Whoever connects there is that VM; empty: the source address says who it is.
+        """
+        loop = asyncio.get_running_loop()
 
         def connect() -> Connection:
-            return Connection(self._traffic, self._identity, self._config, self._state, loop)
+            return Connection(self._traffic, self._identity, self._config, self._state, loop, vm)
 
         for sock in sockets:
             # Connections inherit it. By itself, the kernel would keep megabytes for each client that does not read.
@@ -87,8 +96,10 @@ class MetadataServer:
         for connection in self.open:
             connection.shutdown()
         deadline = asyncio.get_running_loop().time() + grace_s
-        while self._state.connections and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - bounded
-            await asyncio.sleep(0.02)
+        pause_s = 0.0005
+        while self._state.connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.02)
         for task in list(self._state.tasks):
             task.cancel()
         for connection in self.open:

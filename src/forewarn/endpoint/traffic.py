@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from email.utils import format_datetime
 
+from forewarn.faults import Faults
+from forewarn.journal import Journal
+
 __all__ = ["Limits", "Traffic"]
 
 _MEMO_MAX = 4096
@@ -43,6 +46,12 @@ class Limits:
 class Traffic:
     """Shared by all connections.
 
+    Args:
+        limits: What is taken.
+        versions: How many api-versions there are.
+        faults: What goes wrong on purpose.
+        journal: Where requests are written down; None: nowhere.
+
     Attributes:
         stamp: The lines of an answer that tell the time and who we are; made anew each second.
         prefix: Start of a fast answer, up to and with the stamp.
@@ -53,8 +62,10 @@ class Traffic:
         outcomes: How many requests the app answered, by version, method and status.
     """
 
-    def __init__(self, limits: Limits, versions: int) -> None:
+    def __init__(self, limits: Limits, versions: int, faults: Faults, journal: Journal | None = None) -> None:
         self.limits = limits
+        self.faults = faults
+        self.journal = journal
         self.stamp = b""
         self.prefix = b""
         self.headers: list[tuple[bytes, bytes]] = []

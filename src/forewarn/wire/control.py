@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer, model_validator
 
 from forewarn.core.causes import CAUSES, DEFAULT_CAUSE
+from forewarn.core.fault import FAULTS, Fault
 from forewarn.core.inventory import InventoryChange
 from forewarn.core.lifecycle import event_status
 from forewarn.core.model import (
@@ -24,17 +26,23 @@ from forewarn.core.model import (
     VirtualMachine,
 )
 from forewarn.core.request import Request
+from forewarn.wire.advice import Advice
+from forewarn.wire.exchange import Exchange
 
 __all__ = [
     "ApprovalIn",
     "ApprovalOut",
     "ApprovalsOut",
+    "ClearedOut",
     "ClockIn",
     "ClockOut",
     "EntryOut",
     "ErrorOut",
     "EventOut",
+    "ExchangeOut",
     "FailureIn",
+    "FaultIn",
+    "FaultOut",
     "HostOut",
     "ImpactIn",
     "InventoryOut",
@@ -46,6 +54,7 @@ __all__ = [
     "ReasonIn",
     "StartIn",
     "VmOut",
+    "WarningOut",
 ]
 
 T = TypeVar("T")
@@ -192,6 +201,22 @@ class ApprovalIn(_In):
     """Events to approve for the VMs (X6)."""
 
     event_ids: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1, max_length=1000)]
+
+
+class FaultIn(_In):
+    """A fault to inject."""
+
+    kind: str = Field(max_length=64, description=f"One of {', '.join(FAULTS)}.")
+    vms: list[Name] = Field(default_factory=list, max_length=1000, description="Whose requests; none: everybody's.")
+    method: Literal["GET", "POST"] | None = Field(None, description="Only these requests.")
+    count: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(None, description="For so many requests.")
+    rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = Field(1.0, description="Part of the requests.")
+    lasts_s: Annotated[float, Field(gt=0, le=_SPAN_MAX_S, allow_inf_nan=False)] | None = Field(
+        None, description="For so long."
+    )
+    delay_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] | None = Field(
+        None, description="How long it takes, where it takes time."
+    )
 
 
 class ClockIn(_In):
@@ -416,6 +441,87 @@ class ClockOut(_Out):
 
     clock: str
     now: Moment
+
+
+class FaultOut(_Out):
+    """A fault in force."""
+
+    id: int
+    kind: str
+    vms: tuple[str, ...]
+    method: str | None
+    count: int | None = Field(description="How many requests it strikes yet; null: any number.")
+    rate: float
+    until: Moment | None
+    delay_s: float
+    struck: int = Field(description="How often it has struck.")
+
+    @classmethod
+    def of(cls, fault: Fault) -> FaultOut:
+        """From the model."""
+        return cls(
+            id=fault.id,
+            kind=fault.kind.name,
+            vms=fault.vms,
+            method=fault.method or None,
+            count=fault.count,
+            rate=fault.rate,
+            until=fault.until,
+            delay_s=fault.delay.total_seconds(),
+            struck=fault.struck,
+        )
+
+
+class ClearedOut(_Out):
+    """How many faults ended."""
+
+    count: int
+
+
+class WarningOut(_Out):
+    """What a client relies on that real endpoints refuse or do not promise."""
+
+    code: str
+    text: str
+    spec: str
+    is_wrong: bool = Field(description="Whether it fails elsewhere, rather than being unwise.")
+
+
+class ExchangeOut(_Out):
+    """A request of a VM and its answer."""
+
+    number: int
+    at: Moment
+    vm: str | None
+    source_address: str
+    method: str
+    target: str
+    headers: list[tuple[str, str]]
+    body: str
+    status: int = Field(description="0: no answer was given.")
+    answer: str
+    took_s: float
+    fault: str | None
+    warnings: list[WarningOut]
+
+    @classmethod
+    def of(cls, exchange: Exchange, warnings: Iterable[Advice]) -> ExchangeOut:
+        """From the journal."""
+        return cls(
+            number=exchange.number,
+            at=exchange.at,
+            vm=exchange.vm or None,
+            source_address=exchange.source_address,
+            method=exchange.method,
+            target=exchange.target,
+            headers=list(exchange.headers),
+            body=exchange.body.decode("utf-8", "replace"),
+            status=exchange.status,
+            answer=exchange.answer.decode("utf-8", "replace"),
+            took_s=round(exchange.took_s, 6),
+            fault=exchange.fault or None,
+            warnings=[WarningOut(code=a.code, text=a.text, spec=a.spec, is_wrong=a.is_wrong) for a in warnings],
+        )
 
 
 def _span(seconds: float | None) -> timedelta | None:

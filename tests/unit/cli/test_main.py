@@ -24,13 +24,25 @@ VERBS = {
     "event": "list approve",
     "ledger": "",
     "clock": "show advance",
+    "scenario": "list show play",
+    "fault": "kinds list inject clear",
+    "requests": "",
     "config": "show",
     "openapi": "",
     "version": "",
 }
 """The verbs of each noun; none for a command that stands alone."""
 EXPECTED = {f"{noun} {verb}".strip() for noun, verbs in VERBS.items() for verb in verbs.split() or [""]}
-LOCAL = {"serve", *(f"agent {verb}" for verb in VERBS["agent"].split()), "demo", "config show", "openapi", "version"}
+LOCAL = {
+    "serve",
+    *(f"agent {verb}" for verb in VERBS["agent"].split()),
+    *(f"scenario {verb}" for verb in VERBS["scenario"].split()),
+    "fault kinds",
+    "demo",
+    "config show",
+    "openapi",
+    "version",
+}
 
 
 def _walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - Typer's own

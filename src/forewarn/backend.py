@@ -1,0 +1,149 @@
+"""Everything that answers VMs and carries maintenance out, put together: all of the service but its control API.
+
+`forewarn serve` runs it with threads for its database. Tests run it with everything inline, on virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from forewarn.actuators import Actuator, Simulate
+from forewarn.clock import Clock
+from forewarn.commit import IdSource, Runner, inline
+from forewarn.config import Settings
+from forewarn.core.progress import Retry
+from forewarn.endpoint import MetadataApp, MetadataServer
+from forewarn.endpoint.traffic import Limits, Traffic
+from forewarn.engine import Engine
+from forewarn.errors import ForewarnError
+from forewarn.faults import Faults
+from forewarn.feed import Feed
+from forewarn.identity import Identity
+from forewarn.ids import RandomIds
+from forewarn.journal import Journal
+from forewarn.scheduler import Pace, Scheduler
+from forewarn.store.contract import Store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = ["STOP_GRACE_S", "Backend"]
+
+_log = structlog.get_logger("forewarn")
+
+STOP_GRACE_S = 2.0
+"""How long answers under way may take when the service stops."""
+
+
+class Backend:
+    """Store, engine, scheduler, metadata endpoint, faults and journal.
+
+    Args:
+        settings: All settings.
+        store: The truth; closed by whoever made it.
+        clock: The time.
+        actuator: Carries maintenances out; None for `simulate`.
+        new_id: Source of ids; None for random ones.
+        write: Runs write transactions.
+        read: Runs reads.
+        on_lateness: Told how late each start was, in seconds.
+    """
+
+    def __init__(  # noqa: PLR0913 - the surroundings, each of which somebody replaces
+        self,
+        settings: Settings,
+        *,
+        store: Store,
+        clock: Clock,
+        actuator: Actuator | None = None,
+        new_id: IdSource | None = None,
+        write: Runner = inline,
+        read: Runner = inline,
+        on_lateness: Callable[[float], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.clock = clock
+        self.feed = Feed(settings.dialect)
+        self.identity = Identity(self.feed)
+        self.faults = Faults(clock, settings.faults_max)
+        self.journal = Journal(clock.now, settings.journal_requests_max)
+        self.engine = Engine(
+            store=store,
+            clock=clock,
+            feed=self.feed,
+            identity=self.identity,
+            rules=settings.rules,
+            new_id=new_id or RandomIds(),
+            write=write,
+            read=read,
+            waiting_max=settings.commands_max,
+            faults=self.faults,
+        )
+        self.traffic = Traffic(_limits(settings), len(self.feed.versions), self.faults, self.journal or None)
+        app = MetadataApp(self.engine, clock, self.traffic, settings.first_answer_delay.total_seconds())
+        self.endpoint = MetadataServer(app, self.traffic, self.identity, clock)
+        self.scheduler = Scheduler(
+            self.engine,
+            clock,
+            actuator or Simulate(settings.simulate_impact_after, settings.simulate_complete_after),
+            _pace(settings),
+            on_lateness,
+        )
+
+    @asynccontextmanager
+    async def scheduling(self) -> AsyncIterator[None]:
+        """Deadlines are carried out until the block ends; commands under way then come to their end."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.engine.drain)
+            task = asyncio.create_task(self.scheduler.run())
+            stack.push_async_callback(self._stop_scheduler, task)
+            yield
+
+    @asynccontextmanager
+    async def answering(self, sockets: Sequence[socket.socket], grace_s: float = STOP_GRACE_S) -> AsyncIterator[None]:
+        """VMs are answered on these sockets until the block ends."""
+        await self.endpoint.start(sockets)
+        try:
+            yield
+        finally:
+            await self.endpoint.stop(grace_s)
+
+    async def _stop_scheduler(self, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        try:
+            await self.scheduler.stop()
+        except ForewarnError as error:
+            _log.warning("who asked lately could not be written down", error=error.message)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        body_size_bytes_max=settings.body_size_bytes_max,
+        header_size_bytes_max=settings.header_size_bytes_max,
+        start_requests_max=settings.start_requests_max,
+        request_timeout_s=settings.request_timeout.total_seconds(),
+        idle_timeout_s=settings.idle_timeout.total_seconds(),
+        connections_max=settings.connections_max,
+        connections_per_vm_max=settings.connections_per_vm_max,
+        wait_s_max=settings.wait_max.total_seconds(),
+        rate_limit_per_s=settings.rate_limit_per_s,
+    )
+
+
+def _pace(settings: Settings) -> Pace:
+    return Pace(
+        batch_max=settings.due_batch_max,
+        calls_max=settings.actuator_calls_max,
+        call_timeout=settings.actuator_timeout,
+        retry=Retry(attempts_max=settings.actuator_attempts_max, pause=settings.actuator_retry),
+        history=settings.history_retention,
+        outcomes=settings.idempotency_retention,
+    )

@@ -1,0 +1,89 @@
+"""`forewarn requests`: what VMs ask the metadata endpoint, and what a client should not rely on."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from forewarn.cli.command import command
+from forewarn.cli.connection import Connection
+from forewarn.cli.output import Output, format_moment, plain
+
+__all__ = ["add_requests"]
+
+_POLL_S = 0.5
+_PAGE = 1000
+_METHOD_WIDTH = 4
+
+
+def add_requests(app: typer.Typer) -> None:
+    """Add the command `requests`."""
+
+    @command(
+        app,
+        "requests",
+        "forewarn requests",
+        "forewarn requests --vm vm-1 --follow",
+        "forewarn requests --warnings",
+        panel="Test",
+    )
+    def requests(
+        connection: Connection,
+        output: Output,
+        vm: Annotated[str, typer.Option(metavar="NAME", help="Only those of this VM. (default: all)")] = "",
+        follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those that come.")] = False,
+        warnings: Annotated[
+            bool, typer.Option("--warnings", help="Only those about which there is something to say.")
+        ] = False,
+        bodies: Annotated[bool, typer.Option("--bodies", help="Show headers and bodies, too.")] = False,
+        limit: Annotated[int, typer.Option(min=1, max=_PAGE, metavar="COUNT", help="At most so many.")] = 50,
+    ) -> None:
+        """Show what VMs asked, what they were answered, and where a client relies on what real endpoints refuse."""
+        found = _wanted(connection.get("/v1/requests", vm=vm, limit=limit)["items"], only_warned=warnings)
+        if not follow and output.show(found):
+            return
+        for exchange in found:
+            _print(output, exchange, with_bodies=bodies)
+        if not found and not follow:
+            output.notice("nothing to say about any request" if warnings else "no VM has asked yet")
+        after = found[-1]["number"] if found else 0
+        while follow:
+            time.sleep(_POLL_S)
+            new = connection.get("/v1/requests", vm=vm, after=after, limit=_PAGE)["items"]
+            after = new[-1]["number"] if new else after
+            for exchange in _wanted(new, only_warned=warnings):
+                _print(output, exchange, with_bodies=bodies)
+
+
+def _wanted(exchanges: list[dict[str, Any]], *, only_warned: bool) -> list[dict[str, Any]]:
+    return [exchange for exchange in exchanges if exchange["warnings"] or not only_warned]
+
+
+def _print(output: Output, exchange: dict[str, Any], *, with_bodies: bool) -> None:
+    if output.is_json:
+        output.json_line(exchange)
+        return
+    output.line(request_line(exchange))
+    if with_bodies:
+        for name, value in exchange["headers"]:
+            output.line(f"         {name}: {plain(value)}")
+        for word, body in (("sent", exchange["body"]), ("got", exchange["answer"])):
+            if body:
+                output.line(f"         {word}: {plain(body)}")
+    for warning in exchange["warnings"]:
+        word = "wrong" if warning["is_wrong"] else "unwise"
+        output.line(f"         {word}: it {warning['text']} ({warning['spec']})")
+
+
+def request_line(exchange: dict[str, Any]) -> str:
+    """A request on one line: number, time, who, what, and what came of it."""
+    who = exchange["vm"] or exchange["source_address"]
+    status = exchange["status"] or "no answer"
+    fault = f"  fault {exchange['fault']}" if exchange["fault"] else ""
+    took = f"  after {exchange['took_s']:.1f} s" if exchange["took_s"] >= 1 else ""
+    what = (
+        f"{exchange['method']:<{_METHOD_WIDTH}} {plain(exchange['target'])}" if exchange["method"] else "(unreadable)"
+    )
+    return f"{exchange['number']:>6}  {format_moment(exchange['at'])}  {who:<12}  {status}  {what}{took}{fault}"

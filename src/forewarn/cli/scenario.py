@@ -1,0 +1,128 @@
+"""`forewarn scenario`: what can happen to a VM, as files that can be listed, looked at and played."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from forewarn.cli.command import command, group
+from forewarn.cli.output import Column, Output
+from forewarn.errors import ForewarnError
+
+if TYPE_CHECKING:
+    from forewarn.testing.loading import Scenario
+    from forewarn.testing.player import Outcome
+
+__all__ = ["add_scenario"]
+
+_Which = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A scenario of the list, or a file.")]
+
+
+class ExpectationFailed(ForewarnError):
+    """A scenario did not go as its file says."""
+
+    code = "expectation_failed"
+
+
+def add_scenario(app: typer.Typer) -> None:
+    """Add the commands of `scenario`."""
+    noun = group(app, "scenario", "List, look at and play what can happen to VMs.", "Test")
+
+    @command(noun, "list", "forewarn scenario list")
+    def list_scenarios(output: Output) -> None:
+        """List the scenarios that come with Forewarn."""
+        from forewarn.testing.loading import load_scenario, shipped_scenarios
+
+        found = [load_scenario(name) for name in shipped_scenarios()]
+        if not output.show([{"name": each.name, "title": each.title, "steps": len(each.steps)} for each in found]):
+            output.table(
+                [Column("name"), Column("title", is_whole=False), Column("vms"), Column("steps")],
+                [(each.name, each.title, len(each.inventory.vms), len(each.steps)) for each in found],
+            )
+
+    @command(noun, "show", "forewarn scenario show live-migration")
+    def show(which: _Which, output: Output) -> None:
+        """Show what happens in a scenario, and when; a file is checked."""
+        from forewarn.testing.drawing import draw
+        from forewarn.testing.loading import load_scenario
+
+        scenario = load_scenario(which)
+        content = {
+            "name": scenario.name,
+            "title": scenario.title,
+            "description": scenario.description,
+            "handler": scenario.handler,
+            "steps": [step.model_dump(mode="json", exclude_none=True) for step in scenario.steps],
+        }
+        if not output.show(content):
+            output.heading(scenario.title)
+            for line in scenario.description.splitlines():
+                output.line(line)
+            output.line()
+            for line in draw(scenario):
+                output.line(line)
+
+    @command(
+        noun,
+        "play",
+        "forewarn scenario play live-migration",
+        "forewarn scenario play ./my-scenario.yaml --clock real --speed 60",
+    )
+    def play(
+        which: _Which,
+        output: Output,
+        clock: Annotated[
+            Literal["virtual", "real"],
+            typer.Option(help="virtual: it takes no time. real: it takes as long as it says, divided by --speed."),
+        ] = "virtual",
+        speed: Annotated[
+            float, typer.Option(min=0.01, max=100_000, metavar="TIMES", help="How much faster; with a real clock.")
+        ] = 1.0,
+    ) -> None:
+        """Play a scenario against a service of its own, and check that everything comes as it is expected."""
+        from forewarn.testing.loading import load_scenario
+
+        outcomes = asyncio.run(_play(load_scenario(which), clock, speed, _teller(output)))
+        failed = [outcome for outcome in outcomes if outcome.fault]
+        output.show([{**asdict(outcome), "at": outcome.at.total_seconds()} for outcome in outcomes])
+        if failed:
+            msg = (
+                f"{len(failed)} of {len(outcomes)} steps failed; the first in line {failed[0].line}: {failed[0].fault}"
+            )
+            raise ExpectationFailed(msg)
+
+
+async def _play(scenario: Scenario, clock: str, speed: float, tell: Callable[[Outcome], None]) -> list[Outcome]:
+    from forewarn.clock import SpedClock
+    from forewarn.testing.player import Player, lab_of
+
+    async with lab_of(scenario, None if clock == "virtual" else SpedClock(speed)).running() as lab:
+        return await Player(scenario, lab, tell).play()
+
+
+def _teller(output: Output) -> Callable[[Outcome], None]:
+    """Prints each step as it is done."""
+
+    def tell(outcome: Outcome) -> None:
+        if output.is_json:
+            return
+        mark = "✗" if outcome.fault else "✓" if outcome.is_expectation else "·"
+        output.line(f"{format_at(outcome.at):>12}  {mark} {outcome.text}")
+        if outcome.fault:
+            output.line(f"{'':>12}    line {outcome.line}: {outcome.fault}")
+
+    return tell
+
+
+def format_at(span: timedelta) -> str:
+    """A moment of a scenario: ``15:00`` or ``1d 02:00:00``."""
+    minutes, seconds = divmod(round(span.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    clock = f"{hours}:{minutes:02}:{seconds:02}" if hours or days else f"{minutes}:{seconds:02}"
+    return f"{days}d {clock}" if days else clock

@@ -1,0 +1,245 @@
+"""What can be made to go wrong on purpose: a row for each kind of fault.
+
+A fault belongs to some VMs or to all, and lasts for a number of requests, for a time, or until it is cleared.
+
+Spec: R66
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from forewarn.span import format_span
+
+__all__ = ["FAULTS", "Fault", "FaultKind", "Place"]
+
+
+class Place(StrEnum):
+    """Where on the way of a request a fault strikes."""
+
+    CONNECTION = "connection"
+    """Before anything is read."""
+
+    STATUS = "status"
+    """Another status than 200, before anything is done."""
+
+    TIME = "time"
+    """Everything is done, late or never."""
+
+    DOCUMENT = "document"
+    """The answer to a GET says something else."""
+
+    BYTES = "bytes"
+    """The bytes of an answer do not come through as they should."""
+
+    NOTICE = "notice"
+    """What is announced, rather than how it is told."""
+
+    ONCE = "once"
+    """At the moment at which it is injected; it is not in force afterwards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultKind:
+    """One thing that can go wrong.
+
+    Attributes:
+        name: What operators call it.
+        place: Where it strikes.
+        what: What a client sees.
+        advice: What a good client does then.
+        delay: How long it lasts, where it takes time; None: it takes none.
+    """
+
+    name: str
+    place: Place
+    what: str
+    advice: str
+    delay: timedelta | None = None
+
+
+_RETRY = "Asks again with growing pauses, and takes nothing as said: neither that events are gone nor that one came."
+_APPROVE_AGAIN = "As before; an approval is sent again, for repeating it does no harm."
+
+_KINDS = (
+    FaultKind(
+        name="404",
+        place=Place.STATUS,
+        what="404, as before the service knows the VM.",
+        advice="Goes on asking, and says loudly that it is not served.",
+    ),
+    FaultKind(
+        name="410",
+        place=Place.STATUS,
+        what="410 Gone, while the endpoint is updated; at most 70 s on Azure.",
+        advice="Asks again for at least 70 s before it gives an alarm.",
+    ),
+    FaultKind(
+        name="429",
+        place=Place.STATUS,
+        what="429 with Retry-After.",
+        advice="Waits as long as it is told to, and asks less often.",
+    ),
+    FaultKind(name="500", place=Place.STATUS, what="500 Internal Server Error.", advice=_RETRY),
+    FaultKind(name="503", place=Place.STATUS, what="503 Service Unavailable.", advice=f"{_RETRY} {_APPROVE_AGAIN}"),
+    FaultKind(
+        name="refused",
+        place=Place.CONNECTION,
+        what="The connection is reset as soon as it stands, and one that stands at its next request.",
+        advice=_RETRY,
+    ),
+    FaultKind(
+        name="reset",
+        place=Place.BYTES,
+        what="The connection is reset in the middle of the body; an approval was carried out.",
+        advice=f"Throws the half away. {_APPROVE_AGAIN}",
+    ),
+    FaultKind(
+        name="slow-headers",
+        place=Place.BYTES,
+        what="The headers come one byte after the other.",
+        advice="Waits, or gives up after a time-out of its own and asks again; other work goes on meanwhile.",
+        delay=timedelta(seconds=5),
+    ),
+    FaultKind(
+        name="slow-body",
+        place=Place.BYTES,
+        what="The body comes one byte after the other.",
+        advice="As with slow headers: its time-out is for the whole answer, not for each byte.",
+        delay=timedelta(seconds=5),
+    ),
+    FaultKind(
+        name="time-out",
+        place=Place.TIME,
+        what="No answer, until the client gives up or the delay is over; then the connection is closed.",
+        advice="Has a time-out, and asks again on a new connection.",
+        delay=timedelta(minutes=5),
+    ),
+    FaultKind(
+        name="late",
+        place=Place.TIME,
+        what="The right answer, two minutes late, as a first answer may be (R67).",
+        advice="Its time-out for the first answer is longer than 120 s.",
+        delay=timedelta(minutes=2),
+    ),
+    FaultKind(
+        name="empty",
+        place=Place.DOCUMENT,
+        what="200 without a body.",
+        advice="Does not take it for a document without events; asks again.",
+    ),
+    FaultKind(
+        name="truncated",
+        place=Place.DOCUMENT,
+        what="200, and half of the JSON.",
+        advice="Does not break; keeps what it knew, and asks again.",
+    ),
+    FaultKind(
+        name="no-events",
+        place=Place.DOCUMENT,
+        what="200 with an incarnation, and without the member Events.",
+        advice="Does not take it for a document without events; asks again.",
+    ),
+    FaultKind(
+        name="text-plain",
+        place=Place.DOCUMENT,
+        what="The right document, as text/plain.",
+        advice="Reads the body, whatever it is called.",
+    ),
+    FaultKind(
+        name="unknown-members",
+        place=Place.DOCUMENT,
+        what="Members that no version has, in the document and in each event, and an EventType that is new.",
+        advice="Leaves alone what it does not know (R105).",
+    ),
+    FaultKind(
+        name="repeated-event",
+        place=Place.DOCUMENT,
+        what="Each event stands in the document twice, under the same EventId.",
+        advice="Prepares once for each EventId.",
+    ),
+    FaultKind(
+        name="stale",
+        place=Place.DOCUMENT,
+        what="The document before this one.",
+        advice="Compares by EventId; an approval of what is gone is answered with 200 and does nothing.",
+    ),
+    FaultKind(
+        name="answered-twice",
+        place=Place.BYTES,
+        what="The same answer twice, then the end of the connection.",
+        advice="Takes the first, and never the second for the answer to its next request.",
+    ),
+    FaultKind(
+        name="incarnation-reset",
+        place=Place.ONCE,
+        what="DocumentIncarnation starts over, as when the service was disabled and enabled (R46).",
+        advice="Compares it with !=, never with > (R101).",
+    ),
+    FaultKind(
+        name="short-notice",
+        place=Place.NOTICE,
+        what="What is announced from now on has the given delay as notice, however much is promised (A21).",
+        advice="Reads NotBefore, and does not count on 15 minutes.",
+        delay=timedelta(seconds=30),
+    ),
+    FaultKind(
+        name="no-notice",
+        place=Place.NOTICE,
+        what="What is announced from now on has no notice at all; a Preempt comes as Started (R90).",
+        advice="Takes an event that begins as Started for what it is, and saves what can be saved.",
+    ),
+)
+
+FAULTS: dict[str, FaultKind] = {kind.name: kind for kind in _KINDS}
+"""Every kind, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A fault in force.
+
+    Attributes:
+        id: Its number in this process, from 1.
+        kind: What goes wrong.
+        vms: Whose requests it strikes; empty: everybody's.
+        method: Only ``GET`` or only ``POST``; empty: both.
+        count: How many requests it strikes yet; None: any number.
+        rate: Which part of the requests it strikes, above 0, at most 1.
+        until: When it ends by itself; None: never.
+        delay: How long it takes, where it takes time.
+        struck: How often it has struck.
+    """
+
+    id: int
+    kind: FaultKind
+    vms: tuple[str, ...] = ()
+    method: str = ""
+    count: int | None = None
+    rate: float = 1.0
+    until: datetime | None = None
+    delay: timedelta = timedelta(0)
+    struck: int = 0
+
+    def describe(self) -> str:
+        """In one line: what, for whom, how often, how long."""
+        words = [self.kind.name, f"for {', '.join(self.vms)}" if self.vms else "for every VM"]
+        if self.method:
+            words.append(f"on {self.method}")
+        if self.count is not None:
+            words.append(f"{self.count} times")
+        if self.rate < 1.0:
+            words.append(f"in {self.rate:.0%} of the requests")
+        if self.until is not None:
+            words.append(f"until {self.until:%H:%M:%S}")
+        if self.delay:
+            words.append(f"for {format_span(self.delay)} each")
+        return " ".join(words)
+
+    def fits(self, vm: str, method: str, places: Iterable[Place]) -> bool:
+        """Whether it is meant for such a request."""
+        is_meant = not self.vms or vm in self.vms
+        return is_meant and self.kind.place in places and (not method or self.method in {"", method})

@@ -1,0 +1,158 @@
+"""How an answer goes wrong on purpose: what a fault makes of it, and of its bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from forewarn.core.fault import Fault
+from forewarn.wire import imds
+
+if TYPE_CHECKING:
+    from forewarn.endpoint.fastpath import Connection
+
+__all__ = ["Answer", "distort", "refuse", "send_badly"]
+
+_RETRY_AFTER_S = 2
+_STATUS_TEXTS = {
+    HTTPStatus.NOT_FOUND: "Not found",
+    HTTPStatus.GONE: "Gone",
+    HTTPStatus.TOO_MANY_REQUESTS: "Too many requests",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "Internal server error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Service unavailable",
+}
+_RETRIED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer before it is sent.
+
+    Attributes:
+        headers: Without the time and the length.
+    """
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+# Status
+
+
+def refuse(fault: Fault) -> Answer:
+    """The answer of a fault that is a status."""
+    status = HTTPStatus(int(fault.kind.name))
+    headers = {"content-type": imds.CONTENT_TYPE}
+    if status in _RETRIED:
+        headers["retry-after"] = str(_RETRY_AFTER_S)
+    return Answer(status, headers, imds.encode_error(_STATUS_TEXTS[status]))
+
+
+# Documents
+
+
+def distort(fault: Fault, answer: Answer, before: Answer | None) -> Answer:
+    """What a fault makes of a document.
+
+    Args:
+        fault: Strikes documents.
+        answer: As it should be.
+        before: The document before this one; None: there was none.
+    """
+    if fault.kind.name == "stale":
+        return before or answer
+    return _DISTORTIONS[fault.kind.name](answer)
+
+
+def _empty(answer: Answer) -> Answer:
+    return replace(answer, body=b"")
+
+
+def _truncated(answer: Answer) -> Answer:
+    return replace(answer, body=answer.body[: len(answer.body) // 2])
+
+
+def _text_plain(answer: Answer) -> Answer:
+    return replace(answer, headers=answer.headers | {"content-type": "text/plain; charset=utf-8"})
+
+
+def _changed(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Answer], Answer]:
+    def apply(answer: Answer) -> Answer:
+        content = json.dumps(change(json.loads(answer.body)), separators=(",", ":"), ensure_ascii=False)
+        return replace(answer, body=content.encode())
+
+    return apply
+
+
+def _without_events(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != "Events"}
+
+
+def _with_unknown_members(document: dict[str, Any]) -> dict[str, Any]:
+    events = [event | {"Urgency": {"Level": 3, "Reasons": ["unheard-of"]}} for event in document["Events"]]
+    return {"Schema": "2035-01-01", **document, "Events": events, "Maintenance": None}
+
+
+def _with_repeated_events(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"Events": document["Events"] * 2}
+
+
+_DISTORTIONS: dict[str, Callable[[Answer], Answer]] = {
+    "empty": _empty,
+    "truncated": _truncated,
+    "text-plain": _text_plain,
+    "no-events": _changed(_without_events),
+    "unknown-members": _changed(_with_unknown_members),
+    "repeated-event": _changed(_with_repeated_events),
+}
+
+
+# Bytes
+
+
+async def send_badly(connection: Connection, fault: Fault, answer: Answer, stamp: bytes) -> None:
+    """Write an answer as that fault has it, and end the connection; returns when it has ended.
+
+    Args:
+        connection: Nothing of an answer has been written to it.
+        fault: Strikes bytes.
+        answer: What should have been sent.
+        stamp: The header lines that tell the time.
+    """
+    phrase = HTTPStatus(answer.status).phrase
+    lines = [f"{name}: {value}" for name, value in answer.headers.items()]
+    lines += [f"content-length: {len(answer.body)}", "connection: close"]
+    head = (
+        f"HTTP/1.1 {answer.status} {phrase}\r\n".encode() + stamp + "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+    )
+    match fault.kind.name:
+        case "reset":
+            connection.write(head + answer.body[: len(answer.body) // 2])
+            await asyncio.sleep(0)
+            connection.reset()
+        case "answered-twice":
+            connection.write((head + answer.body) * 2)
+            connection.end()
+        case "slow-headers":
+            await _drip(connection, head, fault.delay.total_seconds())
+            connection.write(answer.body)
+            connection.end()
+        case _:
+            connection.write(head)
+            await _drip(connection, answer.body, fault.delay.total_seconds())
+            connection.end()
+    await connection.wait_until_lost()
+
+
+async def _drip(connection: Connection, content: bytes, span_s: float) -> None:
+    """Byte by byte over that time, the last at its end."""
+    for number in range(len(content)):
+        if connection.is_lost:
+            return
+        await asyncio.sleep(span_s / len(content))
+        connection.write(content[number : number + 1])

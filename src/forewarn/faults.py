@@ -1,0 +1,168 @@
+"""The faults in force: what goes wrong on purpose, for whom, and for how long.
+
+They live in the memory of the service: after a restart everything is well again.
+
+Spec: R66
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from forewarn.clock import Clock
+from forewarn.core.fault import FAULTS, Fault, FaultKind, Place
+from forewarn.errors import InvalidRequest, LimitExceeded, NotFound
+
+__all__ = ["Faults"]
+
+_METHODS = ("GET", "POST")
+
+
+@dataclass(slots=True)
+class Faults:
+    """The faults of one service.
+
+    Args:
+        clock: Ends those that have an end.
+        most: How many may be in force at the same time.
+        seed: What is left to chance by `Fault.rate` follows from it.
+
+    Attributes:
+        in_force: By number, oldest first; some may be about to end. For a quick look whether there is any.
+    """
+
+    clock: Clock
+    most: int = 100
+    seed: int = 0
+    in_force: dict[int, Fault] = field(default_factory=dict)
+    _number: int = 0
+    _luck: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._luck = random.Random(self.seed)  # noqa: S311 - meant to be foreseeable
+
+    @property
+    def all(self) -> tuple[Fault, ...]:
+        """Those in force, oldest first."""
+        self._expire()
+        return tuple(self.in_force.values())
+
+    def inject(  # noqa: PLR0913 - what a fault is made of
+        self,
+        kind: str,
+        *,
+        vms: Iterable[str] = (),
+        method: str = "",
+        count: int | None = None,
+        rate: float = 1.0,
+        lasts: timedelta | None = None,
+        delay: timedelta | None = None,
+    ) -> Fault:
+        """Put a fault into force; of several that fit a request, the oldest strikes.
+
+        Args:
+            kind: Name of a row of `FAULTS`.
+            vms: Whose requests; empty: everybody's.
+            method: Only ``GET`` or only ``POST``; empty: both.
+            count: For so many requests; None: any number.
+            rate: For that part of the requests.
+            lasts: For that time; None: until it is cleared.
+            delay: How long it takes; None: as long as the kind says.
+
+        Raises:
+            InvalidRequest: There is no such kind, or a number makes no sense.
+            LimitExceeded: There are too many already.
+        """
+        row = FAULTS.get(kind)
+        if row is None:
+            msg = f"unknown fault {kind!r}: expected one of {', '.join(FAULTS)}"
+            raise InvalidRequest(msg, kind=kind)
+        _check(row, method, count, rate, lasts, delay)
+        self._expire()
+        if len(self.in_force) >= self.most:
+            msg = f"{self.most} faults are in force, which is the limit (faults_max): clear some"
+            raise LimitExceeded(msg, limit=self.most)
+        self._number += 1
+        fault = Fault(
+            id=self._number,
+            kind=row,
+            vms=tuple(dict.fromkeys(vms)),
+            method=method,
+            count=count,
+            rate=rate,
+            until=None if lasts is None else self.clock.now() + lasts,
+            delay=delay if delay is not None else row.delay or timedelta(0),
+        )
+        self.in_force[fault.id] = fault
+        return fault
+
+    def clear(self, fault_id: int | None = None) -> int:
+        """End one fault, or all.
+
+        Returns:
+            How many ended.
+
+        Raises:
+            NotFound: There is none of that number.
+        """
+        self._expire()
+        if fault_id is None:
+            count = len(self.in_force)
+            self.in_force.clear()
+            return count
+        if self.in_force.pop(fault_id, None) is None:
+            msg = f"no fault {fault_id} is in force: see 'forewarn fault list'"
+            raise NotFound(msg, id=fault_id)
+        return 1
+
+    def strike(self, vm: str, method: str, *places: Place) -> Fault | None:
+        """The fault that strikes this request at one of these places; None: all is well. It counts as struck."""
+        if not self.in_force:
+            return None
+        self._expire()
+        for fault in self.in_force.values():
+            if fault.fits(vm, method, places) and (fault.rate >= 1.0 or self._luck.random() < fault.rate):
+                self._note(fault)
+                return fault
+        return None
+
+    def _note(self, fault: Fault) -> None:
+        left = None if fault.count is None else fault.count - 1
+        if left == 0:
+            del self.in_force[fault.id]
+        else:
+            self.in_force[fault.id] = replace(fault, count=left, struck=fault.struck + 1)
+
+    def _expire(self) -> None:
+        now = self.clock.now()
+        for fault in [each for each in self.in_force.values() if each.until is not None and each.until <= now]:
+            del self.in_force[fault.id]
+
+
+def _check(  # noqa: PLR0913 - everything that `inject` is given
+    kind: FaultKind,
+    method: str,
+    count: int | None,
+    rate: float,
+    lasts: timedelta | None,
+    delay: timedelta | None,
+) -> None:
+    if method and method not in _METHODS:
+        msg = f"method is {method!r}: expected GET, POST or nothing"
+        raise InvalidRequest(msg)
+    if count is not None and count < 1:
+        msg = f"count is {count}: expected at least 1"
+        raise InvalidRequest(msg)
+    if not 0 < rate <= 1:
+        msg = f"rate is {rate:g}: expected more than 0 and at most 1"
+        raise InvalidRequest(msg)
+    if lasts is not None and lasts <= timedelta(0):
+        msg = "a fault is expected to last for some time"
+        raise InvalidRequest(msg)
+    if delay is not None and (kind.delay is None or delay < timedelta(0)):
+        reason = "a delay is not negative" if kind.delay is not None else f"fault {kind.name} takes no time"
+        msg = f"delay is {delay.total_seconds():g} s: {reason}"
+        raise InvalidRequest(msg)

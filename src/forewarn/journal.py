@@ -1,0 +1,127 @@
+"""The request journal: what VMs asked, and what they were answered; the last so many requests.
+
+The hot path leaves only references behind. What a request says is read from its bytes when somebody looks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from forewarn.wire.exchange import Exchange
+
+__all__ = ["Journal"]
+
+_BODY_BYTES_MAX = 64 << 10
+"""Of a body, so much is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    """An answer of the hot path."""
+
+    number: int
+    at: datetime
+    vm: str
+    source_address: str
+    request: bytes
+    answer: bytes
+
+    def read(self) -> Exchange:
+        head, _, _ = self.request.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, target, *_ = f"{first}  ".split(" ")
+        headers = tuple((name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines))
+        return Exchange(
+            number=self.number,
+            at=self.at,
+            vm=self.vm,
+            source_address=self.source_address,
+            method=method,
+            target=target,
+            headers=headers,
+            status=200,
+            answer=self.answer[:_BODY_BYTES_MAX],
+        )
+
+
+class Journal:
+    """The last requests.
+
+    Args:
+        now: The service's time.
+        most: How many are kept; 0: none.
+
+    Attributes:
+        listeners: Called after each request that is written down.
+    """
+
+    def __init__(self, now: Callable[[], datetime], most: int = 1000) -> None:
+        self.listeners: list[Callable[[], None]] = []
+        self._now = now
+        self._most = most
+        self._entries: deque[Exchange | _Hit] = deque(maxlen=most)
+        self._numbers = itertools.count(1)
+
+    def __bool__(self) -> bool:
+        """Whether it keeps anything at all."""
+        return self._most > 0
+
+    def hit(self, vm: str, source_address: str, request: bytes, answer: bytes) -> None:
+        """Write down an answer of the hot path."""
+        self._entries.append(_Hit(next(self._numbers), self._now(), vm, source_address, request, answer))
+        for listener in self.listeners:
+            listener()
+
+    def note(  # noqa: PLR0913 - what an exchange is made of
+        self,
+        *,
+        vm: str,
+        source_address: str,
+        method: str,
+        target: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes,
+        status: int,
+        answer: bytes,
+        took_s: float,
+        fault: str = "",
+    ) -> None:
+        """Write down any other."""
+        exchange = Exchange(
+            number=next(self._numbers),
+            at=self._now(),
+            vm=vm,
+            source_address=source_address,
+            method=method,
+            target=target,
+            headers=tuple((name.lower(), value) for name, value in headers),
+            body=body[:_BODY_BYTES_MAX],
+            status=status,
+            answer=answer[:_BODY_BYTES_MAX],
+            took_s=took_s,
+            fault=fault,
+        )
+        self._entries.append(exchange)
+        for listener in self.listeners:
+            listener()
+
+    def exchanges(self, *, after: int = 0, vm: str = "", most: int | None = None) -> list[Exchange]:
+        """Those that are kept, oldest first.
+
+        Args:
+            after: Only those with a larger number.
+            vm: Only those of that VM.
+            most: The newest so many of them; None: all.
+        """
+        wanted = [each for each in self._entries if each.number > after and (not vm or each.vm == vm)]
+        if most is not None:
+            wanted = wanted[max(len(wanted) - most, 0) :]
+        return [each.read() if isinstance(each, _Hit) else each for each in wanted]
+
+    def clear(self) -> None:
+        """Forget all; numbers go on."""
+        self._entries.clear()

@@ -1,0 +1,61 @@
+"""The pytest plugin: fixtures `scheduled_events` and `async_scheduled_events`.
+
+It comes with the package and needs no import. A test that wants other VMs or settings says so by a marker::
+
+    @pytest.mark.scheduled_events(["web-0", "web-1"], first_answer_delay="2m")
+    def test_it(scheduled_events): ...
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from forewarn.testing import AsyncScheduledEvents, ScheduledEvents
+
+__all__ = ["async_scheduled_events", "pytest_configure", "scheduled_events"]
+
+_MARKER = "scheduled_events"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers",
+        "scheduled_events(inventory=None, *, start, enabled, **settings): what the fixture scheduled_events serves",
+    )
+
+
+@pytest.fixture
+def scheduled_events(request: pytest.FixtureRequest) -> Iterator[ScheduledEvents]:
+    """A metadata endpoint in this process, on virtual time; see `forewarn.testing.ScheduledEvents`."""
+    arguments, options = _asked(request)
+    with _testing().ScheduledEvents(*arguments, **options) as events:
+        yield events
+
+
+@pytest.fixture
+def async_scheduled_events(request: pytest.FixtureRequest) -> Iterator[AsyncScheduledEvents]:
+    """The same for tests on asyncio or trio; see `forewarn.testing.AsyncScheduledEvents`."""
+    arguments, options = _asked(request)
+    with _testing().AsyncScheduledEvents(*arguments, **options) as events:
+        yield events
+
+
+def _asked(request: pytest.FixtureRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the test's marker says."""
+    marker = request.node.get_closest_marker(_MARKER)
+    return ((), {}) if marker is None else (marker.args, dict(marker.kwargs))
+
+
+def _testing() -> ModuleType:
+    """`forewarn.testing`, imported where it is used: a session without such a test must not wait for it."""
+    try:
+        return importlib.import_module("forewarn.testing")
+    except ModuleNotFoundError as error:
+        pytest.fail(f"{error.name} is missing: pip install 'forewarn[testing]'", pytrace=False)

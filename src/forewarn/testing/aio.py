@@ -1,0 +1,123 @@
+"""The same for tests on an event loop of their own: `AsyncScheduledEvents`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import anyio.to_thread
+
+from forewarn.testing.sync import ScheduledEvents
+from forewarn.wire.advice import Advice
+from forewarn.wire.document import Document
+from forewarn.wire.exchange import Exchange
+
+__all__ = ["AsyncScheduledEvents"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _awaited(
+    method: Callable[Concatenate[ScheduledEvents, P], T],
+) -> Callable[Concatenate[AsyncScheduledEvents, P], Awaitable[T]]:
+    """The method, carried out while the event loop of the test goes on."""
+
+    async def call(self: AsyncScheduledEvents, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await anyio.to_thread.run_sync(functools.partial(method, self.events, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+class AsyncScheduledEvents:
+    """`ScheduledEvents` for asyncio and trio: what happens is awaited, and clients on this loop go on meanwhile.
+
+    ::
+
+        async with AsyncScheduledEvents() as events:
+            event = await events.schedule("Freeze")
+            await my_handler.poll_once(events.url)
+            await events.advance("15m")
+
+    Args:
+        arguments: As `ScheduledEvents` takes them.
+        options: As `ScheduledEvents` takes them.
+
+    Attributes:
+        events: The same without asyncio.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - as `ScheduledEvents`
+        self.events = ScheduledEvents(*arguments, **options)
+
+    def __enter__(self) -> Self:
+        self.events.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.events.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> Self:
+        await anyio.to_thread.run_sync(self.events.__enter__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await anyio.to_thread.run_sync(self.events.__exit__, kind, error, trace)
+
+    url_of = _awaited(ScheduledEvents.url_of)
+    advance = _awaited(ScheduledEvents.advance)
+    schedule = _awaited(ScheduledEvents.schedule)
+    restart = _awaited(ScheduledEvents.restart)
+    redeploy = _awaited(ScheduledEvents.redeploy)
+    evict = _awaited(ScheduledEvents.evict)
+    delete = _awaited(ScheduledEvents.delete)
+    maintain = _awaited(ScheduledEvents.maintain)
+    fail_host = _awaited(ScheduledEvents.fail_host)
+    predict_failure = _awaited(ScheduledEvents.predict_failure)
+    approve = _awaited(ScheduledEvents.approve)
+    cancel = _awaited(ScheduledEvents.cancel)
+    start = _awaited(ScheduledEvents.start)
+    complete = _awaited(ScheduledEvents.complete)
+    impact = _awaited(ScheduledEvents.impact)
+    inject = _awaited(ScheduledEvents.inject)
+    clear_faults = _awaited(ScheduledEvents.clear_faults)
+    documents_of = _awaited(ScheduledEvents.documents_of)
+    requests_of = _awaited(ScheduledEvents.requests_of)
+
+    @property
+    def url(self) -> str:
+        """Base URL of the endpoint for the first VM."""
+        return self.events.url
+
+    @property
+    def now(self) -> datetime:
+        """The service's time."""
+        return self.events.now
+
+    @property
+    def document(self) -> Document:
+        """What the first VM is shown now."""
+        return self.events.document
+
+    @property
+    def documents(self) -> list[Document]:
+        """Everything that the first VM was shown so far, oldest first."""
+        return self.events.documents
+
+    @property
+    def requests(self) -> list[Exchange]:
+        """Every request of every VM so far."""
+        return self.events.requests
+
+    @property
+    def warnings(self) -> list[tuple[Exchange, Advice]]:
+        """Where a client relied on what real endpoints refuse or do not promise."""
+        return self.events.warnings

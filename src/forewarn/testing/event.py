@@ -1,0 +1,72 @@
+"""An event as a test holds it: what was announced, and what has become of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Self
+
+from forewarn.core.lifecycle import EVENT_STATUS, event_status
+from forewarn.core.model import Event, MaintenanceState
+from forewarn.testing.lab import Announced
+
+__all__ = ["ScheduledEvent"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledEvent:
+    """What became of one operation for one audience.
+
+    Attributes:
+        id: EventId, in upper case; empty where nothing was announced, because no VM of the scope has asked yet (R67).
+        type: EventType.
+        resources: Names of the VMs that it hits.
+        not_before: When it starts unless it is approved before; None where it started at once.
+        maintenance_id: The operation behind it.
+    """
+
+    id: str
+    type: str
+    resources: tuple[str, ...]
+    not_before: datetime | None
+    maintenance_id: str
+    _look: Callable[[str], Announced] = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, announced: Announced, look: Callable[[str], Announced]) -> list[Self]:
+        """What an operation announced, an item for each audience; one without an id where it announced nothing."""
+        maintenance, events = announced
+        not_before = maintenance.not_before if maintenance.state is MaintenanceState.SCHEDULED else None
+        told = [(event.id, event.resources) for event in events] or [("", maintenance.vms)]
+        return [cls(name, maintenance.type.value, vms, not_before, maintenance.id, look) for name, vms in told]
+
+    @property
+    def status(self) -> str:
+        """Where it stands: ``Scheduled``, ``Started``, ``Completed``, ``Canceled`` or ``Failed``.
+
+        Where nothing was announced, that of the operation. ``Withdrawn``: its scope was disabled (R70).
+        """
+        maintenance, events = self._look(self.maintenance_id)
+        event = next((event for event in events if event.id == self.id), None)
+        return (EVENT_STATUS[maintenance.state] if event is None else event_status(event, maintenance)).value
+
+    @property
+    def is_approved(self) -> bool:
+        """Whether anybody approved it."""
+        return self._event is not None and self._event.is_approved
+
+    @property
+    def approved_by(self) -> str | None:
+        """``vm:NAME`` or ``operator:NAME``; None while nobody did."""
+        return None if self._event is None else self._event.approved_by
+
+    @property
+    def approved_at(self) -> datetime | None:
+        """When, on the service's clock."""
+        return None if self._event is None else self._event.approved_at
+
+    @property
+    def _event(self) -> Event | None:
+        _, events = self._look(self.maintenance_id)
+        return next((event for event in events if event.id == self.id), None)

@@ -1,0 +1,215 @@
+"""A whole service for one test: in this process, in memory, on virtual time.
+
+Everything is the real thing but the clock: the endpoint answers on a real socket, every rule is the service's own.
+Nothing happens by itself; time moves when the test advances it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+from forewarn.actuators import Actuator
+from forewarn.backend import Backend
+from forewarn.clock import Clock, VirtualClock
+from forewarn.commit import IdSource
+from forewarn.config import said_settings
+from forewarn.core.approval import Approver
+from forewarn.core.decision import Changes
+from forewarn.core.fault import Fault
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Event, Maintenance
+from forewarn.core.request import Request
+from forewarn.errors import InvalidRequest, NotFound
+from forewarn.ids import SeededIds
+from forewarn.store.contract import Reader
+from forewarn.testing import stores
+from forewarn.wire.advice import Advice, advise_all
+from forewarn.wire.document import Document, decode_document
+from forewarn.wire.exchange import Exchange
+
+__all__ = ["ACTOR", "Announced", "Lab"]
+
+ACTOR = "operator:test"
+"""Who does what a test does, in the ledger."""
+
+Announced: TypeAlias = tuple[Maintenance, list[Event]]
+"""A maintenance with its events."""
+
+_ADDRESS = "127.0.0.1"
+_DOCUMENTS_MAX = 10_000
+_GRACE_S = 0.2
+
+
+class Lab:
+    """A service on one event loop; `running` starts and stops it.
+
+    Args:
+        inventory: Hosts, scopes and VMs.
+        clock: The time; None for a virtual one.
+        is_enabled: Whether every VM has asked before, so that events are announced to it from the first moment (R67).
+        new_id: Source of ids; None for the same ones in every run.
+        actuator: Carries maintenances out; None for `simulate`.
+        settings: As for `forewarn serve`; what concerns files and addresses is left out of account.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        *,
+        clock: Clock | None = None,
+        is_enabled: bool = True,
+        new_id: IdSource | None = None,
+        actuator: Actuator | None = None,
+        **settings: Any,  # noqa: ANN401 - settings are of any kind
+    ) -> None:
+        self.inventory = inventory
+        self.clock = clock or VirtualClock()
+        self._is_enabled = is_enabled
+        self._store = stores.take()
+        self.backend = Backend(
+            said_settings(**{"clock": "virtual", "fault_injection": True} | settings),
+            store=self._store,
+            clock=self.clock,
+            actuator=actuator,
+            new_id=new_id or SeededIds(),
+        )
+        self._urls: dict[str, str] = {}
+        self._documents: dict[str, deque[Document]] = {}
+        self.backend.engine.listeners.append(self._note)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Lab]:
+        """The service, answering, until the block ends."""
+        async with AsyncExitStack() as stack:
+            stack.callback(stores.give_back, self._store)
+            engine = self.backend.engine
+            await engine.apply_inventory(self.inventory, "test", actor=ACTOR)
+            if self._is_enabled:
+                for vm in self.inventory.vms:
+                    await self.ask(vm.name)
+            await stack.enter_async_context(self.backend.scheduling())
+            await stack.enter_async_context(self.backend.answering([], _GRACE_S))
+            yield self
+
+    # VMs
+
+    @property
+    def default_vm(self) -> str:
+        """The VM that is meant where none is named: the first."""
+        return self.inventory.vms[0].name
+
+    async def url(self, vm: str | None = None) -> str:
+        """The base URL under which that VM, and only that VM, reaches the endpoint.
+
+        Raises:
+            NotFound: There is no such VM.
+        """
+        name = vm or self.default_vm
+        self.backend.identity.audience(name)
+        if name not in self._urls:
+            sock = socket.create_server((_ADDRESS, 0))
+            await self.backend.endpoint.listen([sock], name)
+            self._urls[name] = f"http://{_ADDRESS}:{sock.getsockname()[1]}"
+        return self._urls[name]
+
+    async def ask(self, vm: str | None = None) -> None:
+        """Let that VM ask, as if by a GET: the first enables the service for its scope (R67)."""
+        key = self.backend.identity.audience(vm or self.default_vm)
+        await self.backend.engine.enable(key, key.partition(":")[2] if key.startswith("scope:") else None)
+        self.backend.feed.channel(key).asked_at = self.clock.now()
+
+    def document(self, vm: str | None = None) -> Document:
+        """What that VM is shown now, in the newest version; without events where it has not asked yet."""
+        channel = self.backend.feed.channel(self.backend.identity.audience(vm or self.default_vm))
+        if not channel.replies:
+            return Document(incarnation=0)
+        return decode_document(channel.replies[-1].body)
+
+    def body(self, vm: str, version: str) -> bytes:
+        """The bytes of what that VM is shown now, in one version; empty where it has not asked yet.
+
+        Raises:
+            NotFound: There is no such version.
+        """
+        channel = self.backend.feed.channel(self.backend.identity.audience(vm))
+        names = [row.name for row in self.backend.feed.versions]
+        if version not in names:
+            msg = f"there is no api-version {version!r}: expected one of {', '.join(names)}"
+            raise NotFound(msg)
+        return channel.replies[names.index(version)].body if channel.replies else b""
+
+    def documents(self, vm: str | None = None) -> list[Document]:
+        """Everything that VM was shown so far, oldest first; at most the last 10,000."""
+        return list(self._documents.get(self.backend.identity.audience(vm or self.default_vm), ()))
+
+    def _note(self, changes: Changes) -> None:
+        for document in changes.documents:
+            channel = self.backend.feed.channel(document.audience.key)
+            if channel.replies:
+                kept = self._documents.setdefault(channel.key, deque(maxlen=_DOCUMENTS_MAX))
+                kept.append(decode_document(channel.replies[-1].body))
+
+    # What operators do
+
+    async def carry_out(self, request: Request) -> list[Announced]:
+        """A request, as an operator makes it; hands back what was announced."""
+        made = await self.backend.engine.schedule(request, actor=ACTOR)
+        return [await self.look(maintenance.id) for maintenance in made]
+
+    async def look(self, maintenance_id: str) -> Announced:
+        """A maintenance with its events, as they are now.
+
+        Raises:
+            NotFound: There is none of that id.
+        """
+
+        def read(reader: Reader) -> Announced | None:
+            found = reader.maintenance(maintenance_id)
+            return None if found is None else (found, reader.events_of([maintenance_id]).get(maintenance_id, []))
+
+        found = await self.backend.engine.read(read)
+        if found is None:
+            msg = f"maintenance {maintenance_id!r} does not exist"
+            raise NotFound(msg, id=maintenance_id)
+        return found
+
+    async def approve(self, event_ids: Sequence[str]) -> None:
+        """Approve events in the place of their VMs.
+
+        Raises:
+            NotFound: There is no such event.
+        """
+        approval = await self.backend.engine.approve(event_ids, Approver(actor=ACTOR))
+        if approval.unknown:
+            msg = f"no event has the id {', '.join(approval.unknown)}"
+            raise NotFound(msg)
+
+    async def advance(self, by: timedelta) -> datetime:
+        """Move the time; everything that falls due on the way happens at its own moment, in order."""
+        if by < timedelta(0):
+            msg = "time cannot be advanced by a negative span"
+            raise InvalidRequest(msg)
+        return await self.backend.scheduler.advance(by)
+
+    async def inject(self, kind: str, *, vms: Sequence[str] = (), **how: Any) -> Fault:  # noqa: ANN401 - of a fault
+        """Have something go wrong; see `Faults.inject`."""
+        return await self.backend.engine.inject(kind, actor=ACTOR, vms=vms, **how)
+
+    async def clear_faults(self) -> int:
+        """End all faults; hands back how many."""
+        return await self.backend.engine.clear_faults(actor=ACTOR)
+
+    # What VMs did
+
+    def requests(self, vm: str | None = None) -> list[Exchange]:
+        """What was asked of the endpoint, oldest first; of one VM, or of all."""
+        return self.backend.journal.exchanges(vm=vm or "")
+
+    def warnings(self) -> list[tuple[Exchange, Advice]]:
+        """Where a client relied on what real endpoints refuse or do not promise."""
+        return [(exchange, row) for exchange, rows in advise_all(self.requests()) for row in rows]

@@ -1,0 +1,48 @@
+"""One event loop on one thread, on which services of tests run; it begins with the first and ends with the process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["call", "run", "submit"]
+
+T = TypeVar("T")
+
+_TIMEOUT_S = 120.0
+_lock = threading.Lock()
+_loops: list[asyncio.AbstractEventLoop] = []
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    with _lock:
+        if not _loops:
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="forewarn-testing", daemon=True).start()
+            _loops.append(loop)
+        return _loops[0]
+
+
+def call(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine there, and wait for what it hands back.
+
+    Raises:
+        TimeoutError: It takes longer than two minutes.
+    """
+    return asyncio.run_coroutine_threadsafe(work, _loop()).result(_TIMEOUT_S)
+
+
+def run(function: Callable[[], T]) -> T:
+    """Call a function there: what belongs to that loop is looked at on it."""
+
+    async def work() -> T:
+        return function()
+
+    return call(work())
+
+
+async def submit(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine there, and let the loop of the caller go on meanwhile."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _loop()))

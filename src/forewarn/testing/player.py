@@ -1,0 +1,413 @@
+"""A scenario, played: step by step against a whole service, on virtual time or on a clock that runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from forewarn.client import AsyncClient, EndpointError, Event
+from forewarn.clock import Clock, VirtualClock
+from forewarn.core.model import MaintenanceState
+from forewarn.core.request import Request
+from forewarn.errors import ForewarnError
+from forewarn.ids import SeededIds
+from forewarn.testing.lab import ACTOR, Lab
+from forewarn.testing.loading import Scenario
+from forewarn.testing.scenario import Approve, At, Expect, FaultStep, HostStep, Impact, Schedule, Step, VmStep
+from forewarn.testing.values import request_of
+
+__all__ = ["GivenIds", "Outcome", "Player", "lab_of"]
+
+_POLL_TIMEOUT_S = 1.0
+_LOOK_S = 0.02
+_CAUSES = {
+    "restart": "user-restart",
+    "redeploy": "user-redeploy",
+    "reimage": "reimage",
+    "evict": "spot-eviction",
+    "delete": "scale-set-delete",
+    "fail_host": "hardware-failure",
+    "predict_failure": "predicted-failure",
+}
+_REACHED = {
+    "scheduled": frozenset(MaintenanceState) - {MaintenanceState.QUEUED},
+    "started": frozenset({MaintenanceState.STARTED, MaintenanceState.COMPLETED, MaintenanceState.FAILED}),
+    "completed": frozenset({MaintenanceState.COMPLETED}),
+    "canceled": frozenset({MaintenanceState.CANCELED}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one step.
+
+    Attributes:
+        number: Its place in the timeline, from 1.
+        line: Its line in the file.
+        at: How long after the beginning it was done.
+        verb: What it did.
+        text: In words.
+        fault: Why it failed; empty: it did not.
+        is_expectation: Whether it only looks.
+    """
+
+    number: int
+    line: int
+    at: timedelta
+    verb: str
+    text: str
+    fault: str = ""
+    is_expectation: bool = False
+
+
+class GivenIds:
+    """Ids of events as a scenario gives them, then those of a seed."""
+
+    def __init__(self, event_ids: tuple[str, ...], seed: int = 0) -> None:
+        self._given = list(event_ids)
+        self._others = SeededIds(seed)
+
+    def __call__(self, kind: str) -> str:
+        """The next."""
+        return self._given.pop(0) if kind == "event" and self._given else self._others(kind)
+
+
+def lab_of(scenario: Scenario, clock: Clock | None = None) -> Lab:
+    """The service for a scenario, on that clock or on virtual time; nobody has asked yet."""
+    return Lab(
+        scenario.inventory,
+        clock=clock,
+        is_enabled=False,
+        new_id=GivenIds(scenario.event_ids),
+        **scenario.settings,
+    )
+
+
+class _Stop(Exception):
+    """What comes after cannot be played."""
+
+
+class Player:
+    """Plays one scenario once.
+
+    Args:
+        scenario: What to play.
+        lab: Where; running.
+        on_step: Told of each step that is done.
+        is_handled: Whether somebody else polls and approves for the handler's VM.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        lab: Lab,
+        on_step: Callable[[Outcome], None] = lambda _outcome: None,
+        *,
+        is_handled: bool = False,
+    ) -> None:
+        self._scenario = scenario
+        self._lab = lab
+        self._on_step = on_step
+        self._is_handled = is_handled
+        self._began = lab.clock.now()
+        self._operations: dict[str, list[str]] = {}
+        self._clients: dict[str, AsyncClient] = {}
+
+    async def play(self) -> list[Outcome]:
+        """Take every step; stops at one that cannot be taken, goes on where an expectation fails."""
+        self._began = self._lab.clock.now()
+        outcomes: list[Outcome] = []
+        try:
+            for number, (step, line) in enumerate(zip(self._scenario.steps, self._scenario.lines, strict=True), 1):
+                text, fault, is_over = await self._take(step)
+                at = self._lab.clock.now() - self._began
+                outcome = Outcome(number, line, at, step.verb, text, fault, is_expectation=step.expect is not None)
+                outcomes.append(outcome)
+                self._on_step(outcome)
+                if is_over:
+                    break
+        finally:
+            for client in self._clients.values():
+                await client.close()
+        return outcomes
+
+    async def _take(self, step: Step) -> tuple[str, str, bool]:
+        """One step: in words, why it failed, and whether nothing can follow."""
+        text = step.note or describe(step)
+        try:
+            await self._wait_for_its_turn(step)
+            return text, await self._do(step), False
+        except _Stop as stop:
+            return text, str(stop), True
+        except ForewarnError as error:
+            return text, error.message, True
+
+    # Time
+
+    async def _wait_for_its_turn(self, step: Step) -> None:
+        if isinstance(step.at, At):
+            since = self._lab.clock.now() if step.at.is_relative else self._began
+            await self._move_to(since + step.at.span)
+        elif step.after is not None:
+            what, operation = step.after.what, step.after.operation
+            limit = self._lab.clock.now() + step.within
+            if not await self._wait(lambda: self._has_happened(what, operation), limit):
+                msg = f"{operation} was not {what} within {step.within}"
+                raise _Stop(msg)
+
+    async def _move_to(self, moment: datetime) -> None:
+        clock = self._lab.clock
+        if not isinstance(clock, VirtualClock):
+            await clock.wait_until(moment)
+        else:
+            await self._lab.advance(max(moment - clock.now(), timedelta(0)))
+
+    async def _wait(self, is_so: Callable[[], Awaitable[bool]], limit: datetime) -> bool:
+        """Let time pass until it is so, or the limit has come; hands back which."""
+        clock = self._lab.clock
+        while not await is_so():
+            now = clock.now()
+            if now >= limit:
+                return False
+            if isinstance(clock, VirtualClock):
+                deadline = await self._lab.backend.engine.next_deadline()
+                await self._move_to(limit if deadline is None else min(max(deadline, now), limit))
+            else:
+                await asyncio.sleep(_LOOK_S)
+        return True
+
+    # Steps
+
+    async def _do(self, step: Step) -> str:
+        """Take a step; hands back why it failed."""
+        action = step.action
+        engine = self._lab.backend.engine
+        if isinstance(action, Expect):
+            return await self._expect(action)
+        if isinstance(action, Approve):
+            await self._approve(action)
+        elif isinstance(action, FaultStep):
+            await self._lab.inject(
+                action.kind,
+                vms=action.vms or (),
+                method=action.method or "",
+                count=action.count,
+                rate=action.rate,
+                lasts=action.lasts,
+                delay=action.delay,
+            )
+        elif isinstance(action, Impact):
+            for maintenance_id in self._operations[action.operation]:
+                await engine.impact(maintenance_id, action.duration, actor=ACTOR)
+        elif step.makes is not None:
+            made = await self._lab.carry_out(_request(step))
+            self._operations[step.makes] = [maintenance.id for maintenance, _ in made]
+        elif step.verb == "poll":
+            for vm in step.poll or ():
+                await self._poll(vm)
+        elif step.verb == "clear_faults":
+            await self._lab.clear_faults()
+        else:
+            await self._change(step.verb, str(action))
+        return ""
+
+    async def _change(self, verb: str, operation: str) -> None:
+        engine = self._lab.backend.engine
+        for maintenance_id in self._operations[operation]:
+            if verb == "cancel":
+                await engine.cancel(maintenance_id, actor=ACTOR)
+            elif verb == "start":
+                await engine.start(maintenance_id, actor=ACTOR, reason="the scenario")
+            else:
+                await engine.complete(maintenance_id, actor=ACTOR)
+
+    async def _poll(self, vm: str) -> None:
+        """The VM asks; what comes of it is its own affair."""
+        if self._is_handled and vm == self._scenario.handler:
+            return
+        client = await self._client(vm)
+        try:
+            async with asyncio.timeout(_POLL_TIMEOUT_S):
+                await client.fetch()
+        except (EndpointError, TimeoutError):
+            return
+
+    async def _approve(self, approve: Approve) -> None:
+        """The VM approves what it is shown of an operation.
+
+        Raises:
+            _Stop: It is shown nothing of it, or its approval is not taken.
+        """
+        if self._is_handled and approve.by == self._scenario.handler:
+            return
+        shown = await self._shown(approve.operation, approve.by)
+        if shown is None:
+            msg = f"{approve.by} is shown nothing of {approve.operation} that it could approve"
+            raise _Stop(msg)
+        client = await self._client(approve.by)
+        try:
+            async with asyncio.timeout(_POLL_TIMEOUT_S):
+                await client.approve_once([shown.id])
+        except (EndpointError, TimeoutError) as error:
+            msg = f"the approval was not taken: {error}"
+            raise _Stop(msg) from error
+
+    async def _client(self, vm: str) -> AsyncClient:
+        if vm not in self._clients:
+            self._clients[vm] = AsyncClient(await self._lab.url(vm))
+        return self._clients[vm]
+
+    # Looking
+
+    async def _has_happened(self, what: str, operation: str) -> bool:
+        found = [await self._lab.look(each) for each in self._operations[operation]]
+        if what == "approved":
+            return all(event.is_approved for _, events in found for event in events)
+        return all(maintenance.state in _REACHED[what] for maintenance, _ in found)
+
+    async def _ids(self, operation: str) -> set[str]:
+        found = [await self._lab.look(each) for each in self._operations[operation]]
+        return {event.id for _, events in found for event in events}
+
+    async def _shown(self, operation: str, vm: str) -> Event | None:
+        """What that VM is shown of an operation now."""
+        ids = await self._ids(operation)
+        return next((event for event in self._lab.document(vm).events if event.id in ids), None)
+
+    async def _expect(self, expect: Expect) -> str:
+        """Why an expectation failed; empty: it did not."""
+        limit = self._lab.clock.now() + expect.within
+        faults: list[str] = [""]
+
+        async def holds() -> bool:
+            faults[0] = await self._fault(expect)
+            return not faults[0]
+
+        async def fails() -> bool:
+            return not await holds()
+
+        if expect.always:
+            await self._wait(fails, limit)
+        else:
+            await self._wait(holds, limit)
+        return faults[0]
+
+    async def _fault(self, expect: Expect) -> str:
+        """What is not as it is expected now."""
+        vm = expect.vm or self._scenario.handler
+        document = self._lab.document(vm)
+        is_enabled = self._lab.backend.feed.channel(self._lab.backend.identity.audience(vm)).is_enabled
+        for what, wanted, found in (
+            ("enabled", expect.enabled, is_enabled),
+            ("incarnation", expect.incarnation, document.incarnation),
+            ("events", expect.events, len(document.events)),
+        ):
+            if wanted is not None and wanted != found:
+                return f"{what} is {found}, and {wanted} was expected"
+        if expect.document is not None:
+            found_bytes = self._lab.body(vm, expect.version)
+            if found_bytes != expect.document.encode():
+                return f"the document is {found_bytes.decode()}, and {expect.document} was expected"
+        return "" if expect.operation is None else await self._fault_of_event(expect, expect.operation, vm)
+
+    async def _fault_of_event(self, expect: Expect, operation: str, vm: str) -> str:
+        shown = await self._shown(operation, vm)
+        ids = await self._ids(operation)
+        was_there = any(event.id in ids for document in self._lab.documents(vm) for event in document.events)
+        status = shown.status if shown is not None else "gone" if was_there else "absent"
+        events = [
+            e for each in self._operations[operation] for e in (await self._lab.look(each))[1] if vm in e.resources
+        ]
+        pairs: list[tuple[str, object, object]] = [
+            ("status", expect.status, status),
+            ("approved", expect.approved, bool(events) and all(event.is_approved for event in events)),
+        ]
+        if shown is not None:
+            pairs += [
+                ("type", expect.type, shown.type),
+                ("description", expect.description, shown.description),
+                ("duration", expect.duration, shown.duration_s),
+            ]
+            if expect.notice_at_least is not None:
+                left = timedelta(0) if shown.not_before is None else shown.not_before - self._lab.clock.now()
+                if left < expect.notice_at_least:
+                    return f"{operation} has {left} of notice, and at least {expect.notice_at_least} was expected"
+        elif any(each is not None for each in (expect.type, expect.description, expect.duration)):
+            return f"{operation} is {status}"
+        for what, wanted, found in pairs:
+            if wanted is not None and wanted != found:
+                return f"{what} of {operation} is {found}, and {wanted} was expected"
+        return ""
+
+
+def _request(step: Step) -> Request:
+    """What an operation asks of the service."""
+    action = step.action
+    if isinstance(action, Schedule):
+        event_type = action.type.value if action.type is not None else None
+        if event_type is None or action.cause is not None:
+            return Request(
+                cause=action.cause or "",
+                type=action.type,
+                source=action.source,
+                description=action.description,
+                duration_s=action.duration,
+                impact=action.turns_out_as,
+                notice=action.notice,
+                hosts=action.hosts or (),
+                vms=action.vms or (),
+                force_reason="the scenario" if action.notice is not None else None,
+            )
+        return request_of(
+            event_type,
+            vms=action.vms or (),
+            hosts=action.hosts or (),
+            source=None if action.source is None else action.source.value,
+            description=action.description,
+            duration_s=action.duration,
+            notice=action.notice,
+            turns_out_as=None if action.turns_out_as is None else action.turns_out_as.value,
+        )
+    assert isinstance(action, VmStep | HostStep)  # noqa: S101 - the other operations
+    is_host = isinstance(action, HostStep)
+    return Request(
+        cause=_CAUSES[step.verb],
+        type=action.type if isinstance(action, HostStep) else None,
+        notice=action.notice,
+        hosts=(action.name,) if is_host else (),
+        vms=() if is_host else (action.name,),
+        force_reason="the scenario" if action.notice is not None else None,
+    )
+
+
+def describe(step: Step) -> str:  # noqa: PLR0911 - one return for each kind of action
+    """A step in words."""
+    action = step.action
+    match action:
+        case Expect():
+            said = action.model_dump(exclude_none=True, exclude_defaults=True, exclude={"within", "version", "always"})
+            words = ", ".join(f"{name} {_plain(value)}" for name, value in said.items())
+            return f"expect {words}"
+        case Schedule():
+            where = ", ".join(action.vms or action.hosts or ())
+            return f"{action.type or action.cause} is announced to {where}"
+        case Approve():
+            return f"{action.by} approves {action.operation}"
+        case FaultStep():
+            return f"fault {action.kind} for {', '.join(action.vms) if action.vms else 'all'}"
+        case Impact():
+            return f"a further impact of {action.operation}, {action.duration} s"
+        case VmStep() | HostStep():
+            return f"{step.verb.replace('_', ' ')} {action.name}"
+        case tuple():
+            return f"{', '.join(action)} asks"
+        case bool():
+            return "all faults end"
+        case _:
+            return f"{step.verb} {action}"
+
+
+def _plain(value: object) -> str:
+    return str(getattr(value, "value", value))

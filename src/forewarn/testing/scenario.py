@@ -1,0 +1,337 @@
+"""A scenario as its file says it: an inventory, and a timeline of what happens, what goes wrong and what is expected.
+
+The steps are taken one after the other. Each begins at a moment (``at: 30s`` from the beginning, ``at: +30s`` after the
+step before), or after something that happened (``after: approved web``); without either, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from forewarn.config import Span
+from forewarn.core.fault import FAULTS
+from forewarn.core.model import EventType, Source
+from forewarn.span import parse_span
+
+__all__ = [
+    "Approve",
+    "At",
+    "Expect",
+    "FaultStep",
+    "HostStep",
+    "Impact",
+    "ScenarioIn",
+    "Schedule",
+    "Step",
+    "VmStep",
+]
+
+_STEPS_MAX = 1000
+_NAMES_MAX = 1000
+_WITHIN = timedelta(days=1)
+
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+Names = Annotated[
+    tuple[Name, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    Field(min_length=1, max_length=_NAMES_MAX),
+]
+PositiveSpan = Annotated[Span, Field(ge=timedelta(0))]
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """When a step begins.
+
+    Attributes:
+        span: Since the beginning, or since the step before.
+        is_relative: Which of both.
+    """
+
+    span: timedelta
+    is_relative: bool
+
+
+def _at(value: object) -> At:
+    text = str(value).strip()
+    span = parse_span(text.removeprefix("+"))
+    if span < timedelta(0):
+        msg = "a moment is not before the beginning"
+        raise ValueError(msg)
+    return At(span, is_relative=text.startswith("+"))
+
+
+class _In(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+def _named(value: object) -> object:
+    """A VM's or host's name alone, where nothing else is to be said."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+class VmStep(_In):
+    """Something happens to one VM."""
+
+    name: Name = Field(alias="vm")
+    operation: Name | None = Field(None, alias="as")
+    notice: PositiveSpan | None = None
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class HostStep(_In):
+    """Something happens to a host with all its VMs."""
+
+    name: Name = Field(alias="host")
+    operation: Name | None = Field(None, alias="as")
+    notice: PositiveSpan | None = Field(None, alias="in")
+    type: EventType | None = None
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Schedule(_In):
+    """Maintenance is announced."""
+
+    operation: Name | None = Field(None, alias="as")
+    vms: Names | None = None
+    hosts: Names | None = None
+    type: EventType | None = None
+    source: Source | None = None
+    cause: Name | None = None
+    duration: Annotated[int, Field(ge=-1, le=10**9)] | None = None
+    notice: PositiveSpan | None = None
+    description: Annotated[str, Field(max_length=1000)] | None = None
+    turns_out_as: Literal[EventType.FREEZE] | None = None
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.vms is None) == (self.hosts is None):
+            msg = "name vms or hosts"
+            raise ValueError(msg)
+        if self.type is None and self.cause is None:
+            msg = "name a type or a cause"
+            raise ValueError(msg)
+        return self
+
+
+class Approve(_In):
+    """A VM approves what an operation announced to it."""
+
+    operation: Name
+    by: Name
+
+
+class Impact(_In):
+    """A further impact of what has started (R80)."""
+
+    operation: Name
+    duration: Annotated[int, Field(ge=1, le=10**9)] = 1
+
+
+class FaultStep(_In):
+    """Something goes wrong at the endpoint (R66)."""
+
+    kind: Annotated[str, BeforeValidator(str), Field(max_length=64)]
+    vms: Names | None = None
+    method: Literal["GET", "POST"] | None = None
+    count: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    rate: Annotated[float, Field(gt=0, le=1)] = 1.0
+    lasts: PositiveSpan | None = Field(None, alias="for")
+    delay: PositiveSpan | None = None
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.kind not in FAULTS:
+            msg = f"there is no fault {self.kind!r}: expected one of {', '.join(FAULTS)}"
+            raise ValueError(msg)
+        if self.delay is not None and FAULTS[self.kind].delay is None:
+            msg = f"fault {self.kind} takes no time"
+            raise ValueError(msg)
+        return self
+
+
+class Expect(_In):
+    """What must be so, at once or within a time; whatever is named must hold together.
+
+    Attributes:
+        operation: About what an operation announced to `vm`.
+        vm: As that VM sees it; the handler's VM where none is named.
+        status: ``Scheduled`` or ``Started`` in the document, ``gone`` after it was there, ``absent`` if it never was.
+        approved: Whether somebody has approved it.
+        type, description, duration: Of the event.
+        incarnation: DocumentIncarnation.
+        events: How many are in the document.
+        document: Its bytes.
+        version: The api-version for `document`.
+        within: How long it may take.
+        always: It holds for the whole of `within`, rather than at some moment of it.
+    """
+
+    operation: Name | None = Field(None, alias="event")
+    vm: Name | None = None
+    status: Literal["Scheduled", "Started", "gone", "absent"] | None = None
+    approved: bool | None = None
+    type: EventType | None = None
+    description: str | None = None
+    duration: int | None = None
+    notice_at_least: PositiveSpan | None = None
+    incarnation: int | None = None
+    events: int | None = None
+    document: str | None = None
+    version: str = "2020-07-01"
+    enabled: bool | None = None
+    within: PositiveSpan = timedelta(0)
+    always: bool = False
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        about_event = (self.status, self.approved, self.type, self.description, self.duration, self.notice_at_least)
+        if self.operation is None and any(each is not None for each in about_event):
+            msg = "say of which operation, with event"
+            raise ValueError(msg)
+        about_document = (self.incarnation, self.events, self.document, self.enabled)
+        if all(each is None for each in (*about_event, *about_document)):
+            msg = "say what is expected: status, approved, incarnation, events, document, enabled ..."
+            raise ValueError(msg)
+        if self.always and not self.within:
+            msg = "say for how long, with within"
+            raise ValueError(msg)
+        return self
+
+
+Happening = Literal["scheduled", "approved", "started", "completed", "canceled"]
+_HAPPENINGS: tuple[str, ...] = ("scheduled", "approved", "started", "completed", "canceled")
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """A step begins when this has happened to an operation."""
+
+    what: str
+    operation: str
+
+
+def _after(value: object) -> After:
+    words = str(value).split()
+    expected = f"expected for example 'approved web': one of {', '.join(_HAPPENINGS)}, and an operation"
+    if len(words) != len(("what", "operation")) or words[0] not in _HAPPENINGS:
+        msg = f"{value!r} says nothing that can happen: {expected}"
+        raise ValueError(msg)
+    return After(words[0], words[1])
+
+
+OfVm = Annotated[VmStep, BeforeValidator(_named)]
+OfHost = Annotated[HostStep, BeforeValidator(_named)]
+Action: TypeAlias = VmStep | HostStep | Schedule | Approve | Impact | FaultStep | Expect | tuple[str, ...] | str | bool
+
+
+class Step(_In):
+    """One step of the timeline: when, and exactly one thing that happens, goes wrong or is expected."""
+
+    at: Annotated[At, BeforeValidator(_at)] | None = None
+    after: Annotated[After, BeforeValidator(_after)] | None = None
+    within: PositiveSpan = Field(_WITHIN, description="How long to wait for `after`.")
+    note: Annotated[str, Field(max_length=200)] = Field("", description="For people.")
+
+    poll: Names | None = None
+    approve: Approve | None = None
+    schedule: Schedule | None = None
+    restart: OfVm | None = None
+    redeploy: OfVm | None = None
+    reimage: OfVm | None = None
+    evict: OfVm | None = None
+    delete: OfVm | None = None
+    fail_host: OfHost | None = None
+    predict_failure: OfHost | None = None
+    cancel: Name | None = None
+    start: Name | None = None
+    complete: Name | None = None
+    impact: Impact | None = None
+    fault: Annotated[FaultStep, BeforeValidator(lambda v: v if isinstance(v, dict) else {"kind": v})] | None = None
+    clear_faults: Literal[True] | None = None
+    expect: Expect | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.at is not None and self.after is not None:
+            msg = "a step has at or after, and not both"
+            raise ValueError(msg)
+        count = sum(getattr(self, name) is not None for name in ACTIONS)
+        if count != 1:
+            msg = f"a step does exactly one thing, this one {count}: one of {', '.join(ACTIONS)}"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def verb(self) -> str:
+        """What happens, in one word."""
+        return next(name for name in ACTIONS if getattr(self, name) is not None)
+
+    @property
+    def action(self) -> Action:
+        """What happens, in full."""
+        action: Action = getattr(self, self.verb)
+        return action
+
+    @property
+    def makes(self) -> str | None:
+        """The name of the operation that it begins; None: it begins none."""
+        if self.verb not in OPERATIONS:
+            return None
+        operation: str | None = getattr(self.action, "operation", None)
+        return operation or self.verb
+
+    @property
+    def refers(self) -> Iterable[str]:
+        """Operations that must have begun before."""
+        named = [self.after.operation] if self.after is not None else []
+        if self.verb in {"cancel", "start", "complete"}:
+            named.append(str(self.action))
+        if isinstance(self.action, Approve | Impact) or (isinstance(self.action, Expect) and self.action.operation):
+            named.append(str(self.action.operation))
+        return named
+
+
+OPERATIONS = ("schedule", "restart", "redeploy", "reimage", "evict", "delete", "fail_host", "predict_failure")
+"""Actions that begin an operation."""
+
+ACTIONS = (
+    "poll",
+    "approve",
+    *OPERATIONS,
+    "cancel",
+    "start",
+    "complete",
+    "impact",
+    "fault",
+    "clear_faults",
+    "expect",
+)
+"""Everything that a step may do."""
+
+
+class ScenarioIn(_In):
+    """A scenario."""
+
+    title: Annotated[str, Field(min_length=1, max_length=100)]
+    description: Annotated[str, Field(max_length=5000)] = ""
+    inventory: dict[str, Any]
+    handler: Name | None = Field(None, description="The VM whose handler is tried; the first where none is named.")
+    event_ids: tuple[Annotated[str, Field(pattern=r"^[0-9A-F]{8}(-[0-9A-F]{4}){3}-[0-9A-F]{12}$")], ...] = Field(
+        (), max_length=_STEPS_MAX, description="EventIds of the first events."
+    )
+    settings: dict[str, Any] = Field(default_factory=dict, description="Settings of the service.")
+    timeline: Annotated[tuple[Step, ...], Field(min_length=1, max_length=_STEPS_MAX)]

@@ -1,0 +1,108 @@
+"""What tests may write, and how the service takes it: spans as words, inventories as lists of names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+
+from forewarn.core.causes import DEFAULT_CAUSE
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import EventType, Host, NotificationProfile, Source, VirtualMachine
+from forewarn.core.request import Request
+from forewarn.errors import InvalidRequest
+from forewarn.span import parse_span
+from forewarn.wire.inventory import parse_inventory
+
+__all__ = ["AnyInventory", "AnySpan", "as_inventory", "as_moment", "as_span", "request_of"]
+
+AnySpan: TypeAlias = str | float | timedelta
+"""``"15m"``, seconds, or a timedelta."""
+
+AnyInventory: TypeAlias = Inventory | Mapping[str, Any] | Sequence[str] | str | Path | None
+"""An inventory, its content as in the file, names of standalone VMs, one such name, a file; None for one VM."""
+
+
+def as_span(value: AnySpan) -> timedelta:
+    """A span of time.
+
+    Raises:
+        InvalidRequest: It is none, or negative.
+    """
+    try:
+        return parse_span(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        msg = f"{value!r} is no span of time: expected for example '90s', '15m', '7d' or seconds"
+        raise InvalidRequest(msg) from error
+
+
+def as_moment(value: datetime) -> datetime:
+    """A moment in UTC; one without a time zone is taken for that."""
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def as_inventory(value: AnyInventory) -> Inventory:
+    """An inventory.
+
+    Raises:
+        ConfigError: It contradicts itself.
+        OSError: The file cannot be read.
+    """
+    if isinstance(value, Inventory):
+        return value
+    if isinstance(value, Path):
+        return parse_inventory(value.read_bytes())
+    if isinstance(value, Mapping):
+        return parse_inventory(yaml.safe_dump(dict(value)).encode())
+    names = ["vm-1"] if value is None else [value] if isinstance(value, str) else list(value)
+    told = NotificationProfile(enable=True)
+    vms = tuple(
+        VirtualMachine(name=name, host=f"host-{number}", terminate_notification=told)
+        for number, name in enumerate(names, 1)
+    )
+    return Inventory(hosts=tuple(Host(name=vm.host) for vm in vms), vms=vms)
+
+
+def request_of(  # noqa: PLR0913 - what a maintenance is made of
+    event_type: str,
+    *,
+    vms: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+    cause: str | None = None,
+    source: str | None = None,
+    description: str | None = None,
+    duration_s: int | None = None,
+    notice: AnySpan | None = None,
+    not_before: datetime | None = None,
+    turns_out_as: str | None = None,
+) -> Request:
+    """A request as the core takes it; a notice shorter than promised is forced, for a test means it.
+
+    Raises:
+        InvalidRequest: There is no such type, source or span.
+    """
+    kind, origin = _word(EventType, event_type, "type"), _word(Source, source or "Platform", "source")
+    return Request(
+        cause=cause or DEFAULT_CAUSE[kind, origin],
+        type=kind,
+        source=origin,
+        description=description,
+        duration_s=duration_s,
+        impact=None if turns_out_as is None else _word(EventType, turns_out_as, "type"),
+        notice=None if notice is None else as_span(notice),
+        not_before=None if not_before is None else as_moment(not_before),
+        hosts=tuple(hosts),
+        vms=tuple(vms),
+        force_reason="a test" if notice is not None or not_before is not None else None,
+    )
+
+
+def _word(words: Any, value: str, what: str) -> Any:  # noqa: ANN401 - an enum and its member
+    for word in words:
+        if word.value.lower() == value.lower():
+            return word
+    msg = f"{what} is {value!r}: expected one of {', '.join(word.value for word in words)}"
+    raise InvalidRequest(msg)

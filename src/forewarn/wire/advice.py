@@ -1,0 +1,328 @@
+"""What a client relies on that real endpoints refuse or do not promise: read from its requests.
+
+Each row looks at one request, with those before it of the same VM. A warning is a sentence for whoever writes the
+client; where it comes from stands behind it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any
+
+from forewarn.wire.exchange import Exchange
+
+__all__ = ["ADVICE", "Advice", "advise", "advise_all"]
+
+_PREVIEW = "2017-03-01"
+_NEWEST = "2020-07-01"
+_RATE_MAX = 5
+_SECOND = timedelta(seconds=1)
+_RECENT = 50
+_EVENTS = "/metadata/scheduledevents"
+_LATEST = "/metadata/latest/scheduledevents"
+_PATHS = frozenset({_EVENTS, _LATEST})
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing that a client should not rely on.
+
+    Attributes:
+        code: Stable, for programs.
+        text: For people.
+        spec: Where it comes from.
+        is_wrong: Whether it fails elsewhere, rather than being unwise.
+        fits: Looks at a request, and at those before it.
+        is_general: Whether it holds for `/metadata/instance`, too.
+    """
+
+    code: str
+    text: str
+    spec: str
+    is_wrong: bool
+    fits: Callable[[Exchange, Sequence[Exchange]], bool]
+    is_general: bool = False
+
+
+def _has_no_metadata(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return bool(exchange.method) and (exchange.header("metadata") or "").strip().lower() != "true"
+
+
+def _has_odd_metadata(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    value = exchange.header("metadata")
+    return value is not None and value != "true" and value.strip().lower() == "true"
+
+
+def _is_preview(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return exchange.api_version == _PREVIEW
+
+
+def _is_older(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return _PREVIEW < exchange.api_version < _NEWEST and exchange.status == HTTPStatus.OK
+
+
+def _has_no_version(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return not exchange.api_version and exchange.path == _EVENTS
+
+
+def _has_unknown_version(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    is_refused = exchange.status == HTTPStatus.BAD_REQUEST and b"api-version" in exchange.answer
+    return bool(exchange.api_version) and is_refused
+
+
+def _uses_latest(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return exchange.path == _LATEST
+
+
+def _came_by_proxy(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return any(exchange.header(name) is not None for name in ("x-forwarded-for", "via", "proxy-connection"))
+
+
+def _has_other_method(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return exchange.method not in {"GET", "POST", ""}
+
+
+def _is_too_frequent(exchange: Exchange, before: Sequence[Exchange]) -> bool:
+    recent = [each for each in before if exchange.at - each.at < _SECOND]
+    return len(recent) >= _RATE_MAX
+
+
+def _repeats_a_parameter(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    _, _, query = exchange.target.partition("?")
+    names = [part.partition("=")[0] for part in query.split("&") if part]
+    return len(set(names)) < len(names)
+
+
+def _is_unreadable(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return not exchange.method and exchange.status != 0
+
+
+def _is_malformed(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return exchange.method == "POST" and exchange.status == HTTPStatus.BAD_REQUEST and not _ids(exchange)
+
+
+def _names_unknown_event(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return b"EventId is not known" in exchange.answer
+
+
+def _names_what_was_not_seen(exchange: Exchange, before: Sequence[Exchange]) -> bool:
+    """Approves what no answer to this VM has shown."""
+    if exchange.status != HTTPStatus.OK or not _ids(exchange):
+        return False
+    seen = {event_id for each in before if each.method == "GET" for event_id in _shown(each)}
+    return not _ids(exchange) <= seen and len(before) < _RECENT
+
+
+def _names_what_has_started(exchange: Exchange, before: Sequence[Exchange]) -> bool:
+    last = next((each for each in reversed(before) if each.method == "GET" and _documents(each)), None)
+    started = {i for i, event in _shown(last).items() if event.get("EventStatus") == "Started"} if last else set()
+    return bool(_ids(exchange) & started)
+
+
+def _repeats_its_approval(exchange: Exchange, before: Sequence[Exchange]) -> bool:
+    approved = {i for each in before if each.status == HTTPStatus.OK for i in _ids(each)}
+    return exchange.status == HTTPStatus.OK and bool(_ids(exchange)) and _ids(exchange) <= approved
+
+
+def _uses_plain_incarnation(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return exchange.method == "POST" and "DocumentIncarnation" in _body(exchange)
+
+
+def _ids(exchange: Exchange) -> set[str]:
+    """The EventIds that a POST approves, in upper case."""
+    if exchange.method != "POST":
+        return set()
+    requests = _body(exchange).get("StartRequests")
+    found = [each.get("EventId") for each in requests if isinstance(each, dict)] if isinstance(requests, list) else []
+    return {event_id.upper() for event_id in found if isinstance(event_id, str)}
+
+
+def _body(exchange: Exchange) -> dict[str, Any]:
+    return _parsed(exchange.body.removeprefix(b"\xef\xbb\xbf"))
+
+
+def _documents(exchange: Exchange) -> bool:
+    return exchange.status == HTTPStatus.OK and isinstance(_parsed(exchange.answer).get("Events"), list)
+
+
+def _shown(exchange: Exchange) -> dict[str, dict[str, Any]]:
+    """The events of an answer, by their ids."""
+    events = _parsed(exchange.answer).get("Events") if exchange.status == HTTPStatus.OK else None
+    if not isinstance(events, list):
+        return {}
+    return {event["EventId"]: event for event in events if isinstance(event, dict) and "EventId" in event}
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+ADVICE: tuple[Advice, ...] = (
+    Advice(
+        "metadata-missing",
+        "sends no 'Metadata: true': refused with 400 by every version from 2017-08-01",
+        "R10",
+        is_wrong=True,
+        fits=_has_no_metadata,
+        is_general=True,
+    ),
+    Advice(
+        "metadata-spelling",
+        "spells the value of the header Metadata in its own way: only 'true' is documented",
+        "R11",
+        is_wrong=False,
+        fits=_has_odd_metadata,
+        is_general=True,
+    ),
+    Advice(
+        "version-missing",
+        "names no api-version: refused with 400",
+        "R15",
+        is_wrong=True,
+        fits=_has_no_version,
+    ),
+    Advice(
+        "version-unknown",
+        "names an api-version that Scheduled Events does not have: refused with 400",
+        "R15, R24",
+        is_wrong=True,
+        fits=_has_unknown_version,
+    ),
+    Advice(
+        "version-preview",
+        "asks for the preview version 2017-03-01: names begin with '_', NotBefore has another form, Preempt and "
+        "Terminate are missing",
+        "R19 to R21",
+        is_wrong=False,
+        fits=_is_preview,
+    ),
+    Advice(
+        "version-old",
+        "asks for an older version: Preempt, Terminate, Description, EventSource or DurationInSeconds may be missing",
+        "R16, R19",
+        is_wrong=False,
+        fits=_is_older,
+    ),
+    Advice(
+        "path-latest",
+        "uses the path 'latest', which is gone",
+        "R22",
+        is_wrong=True,
+        fits=_uses_latest,
+    ),
+    Advice(
+        "proxy",
+        "comes by way of a proxy: the endpoint answers only the VM itself",
+        "R13, R104",
+        is_wrong=True,
+        fits=_came_by_proxy,
+        is_general=True,
+    ),
+    Advice(
+        "method",
+        "uses a method other than GET and POST: refused with 405",
+        "R4",
+        is_wrong=True,
+        fits=_has_other_method,
+        is_general=True,
+    ),
+    Advice(
+        "parameter-repeated",
+        "gives a query parameter twice: refused with 400",
+        "R5",
+        is_wrong=True,
+        fits=_repeats_a_parameter,
+    ),
+    Advice(
+        "rate",
+        f"asks more than {_RATE_MAX} times in a second: other endpoints answer 429; once a second is recommended",
+        "R9, R97",
+        is_wrong=False,
+        fits=_is_too_frequent,
+        is_general=True,
+    ),
+    Advice(
+        "unreadable",
+        "sends what is no HTTP/1.1 request",
+        "R6",
+        is_wrong=True,
+        fits=_is_unreadable,
+    ),
+    Advice(
+        "body-malformed",
+        'approves with a body that is not {"StartRequests": [{"EventId": "..."}]}',
+        "R47, R54",
+        is_wrong=True,
+        fits=_is_malformed,
+    ),
+    Advice(
+        "event-unknown",
+        "approves an event that this VM was never shown: refused with 400, and nothing of the list is approved",
+        "R55",
+        is_wrong=True,
+        fits=_names_unknown_event,
+    ),
+    Advice(
+        "event-unseen",
+        "approves an event that no answer has shown it: it may rely on ids that it got from elsewhere",
+        "R51",
+        is_wrong=False,
+        fits=_names_what_was_not_seen,
+    ),
+    Advice(
+        "event-started",
+        "approves an event that has started: answered with 200, and without effect",
+        "R49",
+        is_wrong=False,
+        fits=_names_what_has_started,
+    ),
+    Advice(
+        "approval-repeated",
+        "approves again what it has approved: answered with 200, and without effect",
+        "R49",
+        is_wrong=False,
+        fits=_repeats_its_approval,
+    ),
+    Advice(
+        "incarnation-sent",
+        "sends a DocumentIncarnation with its approval: only the preview's examples did, and nobody checks it",
+        "R48",
+        is_wrong=False,
+        fits=_uses_plain_incarnation,
+    ),
+)
+"""Every row, in the order in which warnings are given."""
+
+
+def advise(exchange: Exchange, before: Sequence[Exchange] = ()) -> list[Advice]:
+    """What there is to say about a request.
+
+    Args:
+        exchange: The request and its answer.
+        before: Those of the same VM before it, oldest first; the last few are enough.
+    """
+    if exchange.fault:
+        return []  # what it was answered is no fault of its own
+    is_about_events = exchange.path in _PATHS or not exchange.method
+    if not is_about_events and not exchange.path.startswith("/metadata/instance"):
+        return []
+    return [row for row in ADVICE if (is_about_events or row.is_general) and row.fits(exchange, before)]
+
+
+def advise_all(exchanges: Iterable[Exchange]) -> list[tuple[Exchange, list[Advice]]]:
+    """What there is to say about each of several requests, oldest first."""
+    before: dict[str, list[Exchange]] = {}
+    found = []
+    for exchange in exchanges:
+        mine = before.setdefault(exchange.vm, [])
+        found.append((exchange, advise(exchange, mine[-_RECENT:])))
+        mine.append(exchange)
+    return found
