@@ -30,6 +30,7 @@ from forewarn.cli.output import plain
 from forewarn.cli.requests import add_requests
 from forewarn.cli.scenario import add_scenario
 from forewarn.cli.serve import add_serve
+from forewarn.cli.trying import add_try
 from forewarn.cli.vm import add_vm
 from forewarn.errors import ForewarnError, ServerUnreachable
 
@@ -57,6 +58,7 @@ _ADDERS = (
     add_event,
     add_ledger,
     add_clock,
+    add_try,
     add_scenario,
     add_fault,
     add_requests,

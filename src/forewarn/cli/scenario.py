@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from forewarn.testing.loading import Scenario
     from forewarn.testing.player import Outcome
 
-__all__ = ["add_scenario"]
+__all__ = ["ExpectationFailed", "add_scenario", "format_at", "teller"]
 
 _Which = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A scenario of the list, or a file.")]
 
@@ -87,7 +87,7 @@ def add_scenario(app: typer.Typer) -> None:
         """Play a scenario against a service of its own, and check that everything comes as it is expected."""
         from forewarn.testing.loading import load_scenario
 
-        outcomes = asyncio.run(_play(load_scenario(which), clock, speed, _teller(output)))
+        outcomes = asyncio.run(_play(load_scenario(which), clock, speed, teller(output)))
         failed = [outcome for outcome in outcomes if outcome.fault]
         output.show([{**asdict(outcome), "at": outcome.at.total_seconds()} for outcome in outcomes])
         if failed:
@@ -105,7 +105,7 @@ async def _play(scenario: Scenario, clock: str, speed: float, tell: Callable[[Ou
         return await Player(scenario, lab, tell).play()
 
 
-def _teller(output: Output) -> Callable[[Outcome], None]:
+def teller(output: Output) -> Callable[[Outcome], None]:
     """Prints each step as it is done."""
 
     def tell(outcome: Outcome) -> None:

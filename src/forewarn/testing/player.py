@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from forewarn.client import AsyncClient, EndpointError, Event
+from forewarn.client import AsyncClient, EndpointError, Event, Pace
 from forewarn.clock import Clock, VirtualClock
+from forewarn.core.fault import FAULTS, Place
 from forewarn.core.model import MaintenanceState
 from forewarn.core.request import Request
 from forewarn.errors import ForewarnError
@@ -96,7 +97,8 @@ class Player:
         scenario: What to play.
         lab: Where; running.
         on_step: Told of each step that is done.
-        is_handled: Whether somebody else polls and approves for the handler's VM.
+        patience_s: How many real seconds a handler that runs beside has to react to each change, before time goes on;
+            None: there is none, and the scenario polls and approves for its VM.
     """
 
     def __init__(
@@ -105,12 +107,13 @@ class Player:
         lab: Lab,
         on_step: Callable[[Outcome], None] = lambda _outcome: None,
         *,
-        is_handled: bool = False,
+        patience_s: float | None = None,
     ) -> None:
         self._scenario = scenario
         self._lab = lab
         self._on_step = on_step
-        self._is_handled = is_handled
+        self._patience_s = patience_s
+        self._reacted_to: tuple[int, int] | None = None
         self._began = lab.clock.now()
         self._operations: dict[str, list[str]] = {}
         self._clients: dict[str, AsyncClient] = {}
@@ -148,6 +151,7 @@ class Player:
 
     async def _wait_for_its_turn(self, step: Step) -> None:
         if isinstance(step.at, At):
+            await self._let_react(_never)
             since = self._lab.clock.now() if step.at.is_relative else self._began
             await self._move_to(since + step.at.span)
         elif step.after is not None:
@@ -168,6 +172,9 @@ class Player:
         """Let time pass until it is so, or the limit has come; hands back which."""
         clock = self._lab.clock
         while not await is_so():
+            await self._let_react(is_so)
+            if await is_so():
+                return True
             now = clock.now()
             if now >= limit:
                 return False
@@ -178,40 +185,104 @@ class Player:
                 await asyncio.sleep(_LOOK_S)
         return True
 
+    # The handler
+
+    async def _let_react(self, is_so: Callable[[], Awaitable[bool]]) -> None:
+        """Give the handler real time to see what has changed for its VM, and to approve what waits for it."""
+        channel = self._lab.backend.feed.channel(self._lab.backend.identity.audience(self._scenario.handler))
+        change = (channel.epoch, channel.incarnation)
+        if self._patience_s is None or change == self._reacted_to:
+            return
+        self._reacted_to = change
+        asked = self._requests()
+        await self._wait_really(lambda: self._has_reacted(asked, is_so))
+
+    async def _has_reacted(self, asked: int, is_so: Callable[[], Awaitable[bool]]) -> bool:
+        vm = self._scenario.handler
+        waiting = [e for e in self._lab.document(vm).events if not e.is_started and e.affects(vm)]
+        if any(not self._lab.is_settled(vm, event.id) for event in waiting):
+            return await is_so()
+        return self._requests() > asked
+
+    async def _wait_really(self, is_so: Callable[[], Awaitable[bool]]) -> bool:
+        """Until it is so, or patience is at its end, by real time."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + (self._patience_s or 0.0)
+        while not await is_so():
+            if loop.time() >= end_s:
+                return False
+            await asyncio.sleep(_LOOK_S)
+        return True
+
+    async def _has_asked(self) -> bool:
+        return self._requests() > 0
+
+    def _requests(self) -> int:
+        """How many requests of the handler's VM were answered."""
+        return len(self._lab.requests(self._scenario.handler))
+
+    async def _let_approve(self, operation: str) -> str:
+        """Wait for the handler's approval; hands back what there is to complain of."""
+        if await self._wait_really(lambda: self._has_happened("approved", operation)):
+            return ""
+        return f"the handler did not approve {operation} within {self._patience_s:g} s"
+
+    async def _let_meet(self, fault: FaultStep, asked: int) -> str:
+        """Wait until the fault has struck the handler, and it has asked again; hands back the complaint."""
+        if FAULTS[fault.kind].place in {Place.ONCE, Place.NOTICE} or fault.count is None:
+            return ""
+
+        async def has_gone_on() -> bool:
+            requests = self._lab.requests(self._scenario.handler)
+            struck = [each.number for each in requests if each.fault == fault.kind and each.number > asked]
+            return bool(struck) and requests[-1].number > struck[-1]
+
+        if await self._wait_really(has_gone_on):
+            return ""
+        return f"after fault {fault.kind} the handler did not ask again within {self._patience_s:g} s"
+
     # Steps
 
-    async def _do(self, step: Step) -> str:
+    async def _do(self, step: Step) -> str:  # noqa: C901 - a case for each kind of action
         """Take a step; hands back why it failed."""
         action = step.action
-        engine = self._lab.backend.engine
-        if isinstance(action, Expect):
-            return await self._expect(action)
-        if isinstance(action, Approve):
-            await self._approve(action)
-        elif isinstance(action, FaultStep):
-            await self._lab.inject(
-                action.kind,
-                vms=action.vms or (),
-                method=action.method or "",
-                count=action.count,
-                rate=action.rate,
-                lasts=action.lasts,
-                delay=action.delay,
-            )
-        elif isinstance(action, Impact):
-            for maintenance_id in self._operations[action.operation]:
-                await engine.impact(maintenance_id, action.duration, actor=ACTOR)
-        elif step.makes is not None:
-            made = await self._lab.carry_out(_request(step))
-            self._operations[step.makes] = [maintenance.id for maintenance, _ in made]
-        elif step.verb == "poll":
-            for vm in step.poll or ():
-                await self._poll(vm)
-        elif step.verb == "clear_faults":
-            await self._lab.clear_faults()
-        else:
-            await self._change(step.verb, str(action))
+        match action:
+            case Expect():
+                return await self._expect(action)
+            case Approve() if self._patience_s is not None and action.by == self._scenario.handler:
+                return await self._let_approve(action.operation)
+            case Approve():
+                await self._approve(action)
+            case FaultStep():
+                return await self._inject(action)
+            case Impact():
+                for maintenance_id in self._operations[action.operation]:
+                    await self._lab.backend.engine.impact(maintenance_id, action.duration, actor=ACTOR)
+            case VmStep() | HostStep() | Schedule():
+                assert step.makes is not None  # noqa: S101 - these three are what begins an operation
+                made = await self._lab.carry_out(_request(step))
+                self._operations[step.makes] = [maintenance.id for maintenance, _ in made]
+            case tuple():
+                for vm in action:
+                    await self._poll(vm)
+            case bool():
+                await self._lab.clear_faults()
+            case str():
+                await self._change(step.verb, action)
         return ""
+
+    async def _inject(self, fault: FaultStep) -> str:
+        asked = max((each.number for each in self._lab.requests(self._scenario.handler)), default=0)
+        await self._lab.inject(
+            fault.kind,
+            vms=fault.vms or (),
+            method=fault.method or "",
+            count=fault.count,
+            rate=fault.rate,
+            lasts=fault.lasts,
+            delay=fault.delay,
+        )
+        return "" if self._patience_s is None else await self._let_meet(fault, asked)
 
     async def _change(self, verb: str, operation: str) -> None:
         engine = self._lab.backend.engine
@@ -225,7 +296,8 @@ class Player:
 
     async def _poll(self, vm: str) -> None:
         """The VM asks; what comes of it is its own affair."""
-        if self._is_handled and vm == self._scenario.handler:
+        if self._patience_s is not None and vm == self._scenario.handler:
+            await self._wait_really(self._has_asked)
             return
         client = await self._client(vm)
         try:
@@ -240,8 +312,6 @@ class Player:
         Raises:
             _Stop: It is shown nothing of it, or its approval is not taken.
         """
-        if self._is_handled and approve.by == self._scenario.handler:
-            return
         shown = await self._shown(approve.operation, approve.by)
         if shown is None:
             msg = f"{approve.by} is shown nothing of {approve.operation} that it could approve"
@@ -256,7 +326,8 @@ class Player:
 
     async def _client(self, vm: str) -> AsyncClient:
         if vm not in self._clients:
-            self._clients[vm] = AsyncClient(await self._lab.url(vm))
+            # One try: whoever asks again within a step would meet none of the faults that strike once.
+            self._clients[vm] = AsyncClient(await self._lab.url(vm), pace=Pace(retry_for_s=0.0))
         return self._clients[vm]
 
     # Looking
@@ -272,9 +343,10 @@ class Player:
         return {event.id for _, events in found for event in events}
 
     async def _shown(self, operation: str, vm: str) -> Event | None:
-        """What that VM is shown of an operation now."""
+        """What that VM is shown of an operation now: the event that names it, or else the first."""
         ids = await self._ids(operation)
-        return next((event for event in self._lab.document(vm).events if event.id in ids), None)
+        shown = [event for event in self._lab.document(vm).events if event.id in ids]
+        return next((event for event in shown if event.affects(vm)), shown[0] if shown else None)
 
     async def _expect(self, expect: Expect) -> str:
         """Why an expectation failed; empty: it did not."""
@@ -340,6 +412,10 @@ class Player:
             if wanted is not None and wanted != found:
                 return f"{what} of {operation} is {found}, and {wanted} was expected"
         return ""
+
+
+async def _never() -> bool:
+    return False
 
 
 def _request(step: Step) -> Request:

@@ -15,11 +15,13 @@ from typing import Any
 
 from forewarn.wire.exchange import Exchange
 
-__all__ = ["ADVICE", "Advice", "advise", "advise_all"]
+__all__ = ["ADVICE", "RATE_MAX", "Advice", "advise", "advise_all"]
 
 _PREVIEW = "2017-03-01"
 _NEWEST = "2020-07-01"
-_RATE_MAX = 5
+RATE_MAX = 5
+"""Requests in a second that every endpoint takes (R9)."""
+
 _SECOND = timedelta(seconds=1)
 _RECENT = 50
 _EVENTS = "/metadata/scheduledevents"
@@ -88,7 +90,7 @@ def _has_other_method(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
 
 def _is_too_frequent(exchange: Exchange, before: Sequence[Exchange]) -> bool:
     recent = [each for each in before if exchange.at - each.at < _SECOND]
-    return len(recent) >= _RATE_MAX
+    return len(recent) >= RATE_MAX
 
 
 def _repeats_a_parameter(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
@@ -243,7 +245,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         "rate",
-        f"asks more than {_RATE_MAX} times in a second: other endpoints answer 429; once a second is recommended",
+        f"asks more than {RATE_MAX} times in a second: other endpoints answer 429; once a second is recommended",
         "R9, R97",
         is_wrong=False,
         fits=_is_too_frequent,

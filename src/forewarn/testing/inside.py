@@ -1,0 +1,123 @@
+"""Run a command in a network of its own, where 169.254.169.254 port 80 is a socket of whoever started this.
+
+``python -m forewarn.testing.inside FD COMMAND...`` makes a network namespace that holds nothing but loopback, listens
+there, hands the listening socket out over the Unix socket ``FD``, and runs the command as the only other process of a
+process namespace: when the command ends, or this process, everything that it began ends too.
+
+Exit status: that of the command; 125 where the namespaces cannot be made, 126 where the command cannot be run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+__all__ = ["ADDRESS", "NO_COMMAND", "NO_NAMESPACE", "main"]
+
+ADDRESS = ("169.254.169.254", 80)
+NO_NAMESPACE = 125
+NO_COMMAND = 126
+
+_CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+_PR_SET_PDEATHSIG = 1
+_SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFFLAGS = 0x8916, 0x891C, 0x8914
+_IFF_UP, _IFF_RUNNING = 0x1, 0x40
+_SIGNALLED = 128
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do it; hands back the exit status."""
+    out = socket.socket(fileno=int(arguments[0]))
+    libc = ctypes.CDLL(None, use_errno=True)
+    _die_with_parent(libc)
+    if not _unshare(libc):
+        return NO_NAMESPACE
+    try:
+        listening = _listen()
+    except OSError:
+        return NO_NAMESPACE
+    socket.send_fds(out, [b"listening"], [listening.fileno()])
+    listening.close()
+    child = os.fork()
+    if child == 0:
+        _die_with_parent(libc)
+        out.close()
+        os._exit(_be_first(arguments[1:]))
+    _hand_on(child)
+    return _status(os.waitpid(child, 0)[1])
+
+
+def _die_with_parent(libc: ctypes.CDLL) -> None:
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _unshare(libc: ctypes.CDLL) -> bool:
+    """Leave the network and the processes of everybody else; as root, or as root of a user namespace."""
+    if libc.unshare(_CLONE_NEWNET | _CLONE_NEWPID) == 0:
+        return True
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWPID) != 0:
+        return False
+    try:
+        for name, content in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123 - one write, as the kernel wants it
+                file.write(content)
+    except OSError:
+        return False
+    return True
+
+
+def _listen() -> socket.socket:
+    """Give loopback the address, and listen on it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for name, address, mask in ((b"lo", "127.0.0.1", "255.0.0.0"), (b"lo:1", ADDRESS[0], "255.255.255.255")):
+            fcntl.ioctl(control, _SIOCSIFADDR, _request(name, address))
+            fcntl.ioctl(control, _SIOCSIFNETMASK, _request(name, mask))
+            fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", name, _IFF_UP | _IFF_RUNNING))
+    return socket.create_server(ADDRESS, backlog=128)
+
+
+def _request(name: bytes, address: str) -> bytes:
+    """An ``ifreq`` with an IPv4 address."""
+    return struct.pack("16sH2s4s8x", name, socket.AF_INET, b"", socket.inet_aton(address))
+
+
+def _be_first(command: Sequence[str]) -> int:
+    """The first process of the namespace: run the command, reap what it leaves, end with it."""
+    worker = os.fork()
+    if worker == 0:
+        try:
+            os.execvp(command[0], list(command))  # noqa: S606 - the user's own command, without a shell
+        except OSError as error:
+            sys.stderr.write(f"cannot run {command[0]}: {error.strerror}\n")
+            os._exit(NO_COMMAND)
+    _hand_on(worker)
+    while True:
+        ended, status = os.wait()
+        if ended == worker:
+            return _status(status)
+
+
+def _hand_on(child: int) -> None:
+    """What this process is told to do, the child is told."""
+
+    def tell(number: int, _frame: FrameType | None) -> None:
+        os.kill(child, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, tell)
+
+
+def _status(status: int) -> int:
+    return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else _SIGNALLED + os.WTERMSIG(status)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,264 @@
+"""A handler, tried: it runs beside a scenario, and everything that it does at the endpoint is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from forewarn.clock import RealClock, VirtualClock
+from forewarn.testing.handler import Handler, run_handler
+from forewarn.testing.lab import Lab
+from forewarn.testing.loading import Scenario
+from forewarn.testing.player import Outcome, Player, lab_of
+from forewarn.wire.advice import RATE_MAX, advise_all
+
+__all__ = ["Finding", "Report", "try_handler"]
+
+_COMMAND_S = 10.0
+_OUTPUT_SHOWN = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to say about a handler.
+
+    Attributes:
+        code: Stable, for programs.
+        text: For people.
+        is_wrong: Whether it fails the trial.
+        count: How often it was seen.
+    """
+
+    code: str
+    text: str
+    is_wrong: bool
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Report:
+    """What a handler did.
+
+    Attributes:
+        scenario: Its name.
+        outcomes: Of each step.
+        findings: What there is to say.
+        first_look_s: From its start to its first request; None: it never asked.
+        requests: How many it sent.
+        interval_s: Between two of its GETs, the median; None: there were none.
+        approvals: For each approval that was taken: the EventId, and the seconds from when it was announced.
+        is_alone: Whether it had a network of its own.
+        status: Its exit status, when it ended by itself; None: it ran to the end.
+        output: The end of what it printed.
+    """
+
+    scenario: str
+    outcomes: list[Outcome] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    first_look_s: float | None = None
+    requests: int = 0
+    interval_s: float | None = None
+    approvals: list[tuple[str, float]] = field(default_factory=list)
+    is_alone: bool = False
+    status: int | None = None
+    output: str = ""
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether every step came as expected, and nothing was wrong."""
+        return not any(o.fault for o in self.outcomes) and not any(f.is_wrong for f in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "scenario": self.scenario,
+            "passed": self.has_passed,
+            "first_look_s": self.first_look_s,
+            "requests": self.requests,
+            "interval_s": self.interval_s,
+            "approvals": [{"event_id": event_id, "after_s": after_s} for event_id, after_s in self.approvals],
+            "own_network": self.is_alone,
+            "status": self.status,
+            "steps": [
+                {
+                    "number": o.number,
+                    "line": o.line,
+                    "at_s": o.at.total_seconds(),
+                    "step": o.verb,
+                    "text": o.text,
+                    "fault": o.fault or None,
+                }
+                for o in self.outcomes
+            ],
+            "findings": [
+                {"code": f.code, "text": f.text, "is_wrong": f.is_wrong, "count": f.count} for f in self.findings
+            ],
+            "output": self.output,
+        }
+
+    def as_junit(self) -> bytes:
+        """For CI systems: a test case for each step and for each finding."""
+        suite = ET.Element("testsuite", name=f"forewarn try {self.scenario}")
+        cases = [(f"{o.number}. {o.text}", o.fault) for o in self.outcomes]
+        cases += [(f.code, f.text if f.is_wrong else "") for f in self.findings]
+        for name, fault in cases:
+            case = ET.SubElement(suite, "testcase", classname=self.scenario, name=_clean(name))
+            if fault:
+                ET.SubElement(case, "failure", message=_clean(fault))
+        ET.SubElement(suite, "system-out").text = _clean(self.output)
+        suite.set("tests", str(len(cases)))
+        suite.set("failures", str(sum(bool(fault) for _, fault in cases)))
+        content: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
+        return content
+
+
+def _clean(text: str) -> str:
+    """What XML can hold of it."""
+    return "".join(c for c in text if c in "\t\n" or c.isprintable())
+
+
+async def try_handler(  # noqa: PLR0913 - what a trial is made of
+    scenario: Scenario,
+    command: Sequence[str],
+    *,
+    patience_s: float = 5.0,
+    prepared: str = "",
+    is_alone: bool = True,
+    on_step: Callable[[Outcome], None] = lambda _outcome: None,
+) -> Report:
+    """Run the handler of the scenario's VM while the scenario is played on virtual time, and look at what it does.
+
+    Time goes on as soon as the handler has reacted to a change, or when its patience is over.
+
+    Args:
+        scenario: What happens.
+        command: The handler, with its arguments.
+        patience_s: How many real seconds it has to react to each change.
+        prepared: A shell command that succeeds while the VM is prepared; asked at each approval. Empty: none.
+        is_alone: Give it a network of its own, with the endpoint at 169.254.169.254, where that is possible.
+        on_step: Told of each step that is done.
+    """
+    report = Report(scenario.name)
+    async with lab_of(scenario, VirtualClock(RealClock().now())).running() as lab:
+        watch = _Watch(lab, scenario.handler, prepared)
+        began_s = asyncio.get_running_loop().time()
+        async with run_handler(lab, scenario.handler, command, is_alone=is_alone) as handler:
+            report.is_alone = handler.is_alone
+            report.outcomes = await Player(scenario, lab, on_step, patience_s=patience_s).play()
+            report.status = handler.status
+        await watch.finish()
+        _sum_up(report, lab, watch, handler, began_s)
+    return report
+
+
+class _Watch:
+    """Takes down when what was asked and announced, by real time."""
+
+    def __init__(self, lab: Lab, vm: str, prepared: str) -> None:
+        self.asked_s: dict[int, float] = {}
+        self.announced_s: dict[str, float] = {}
+        self.unprepared: list[str] = []
+        self._lab = lab
+        self._vm = vm
+        self._prepared = prepared
+        self._seen = 0
+        self._checks: set[asyncio.Task[None]] = set()
+        lab.backend.journal.listeners.append(self._note_request)
+        lab.backend.engine.listeners.append(lambda _changes: self._note_change())
+
+    def _note_request(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for exchange in self._lab.backend.journal.exchanges(after=self._seen, vm=self._vm):
+            self._seen = exchange.number
+            self.asked_s[exchange.number] = now_s
+            if self._prepared and exchange.method == "POST" and exchange.status == 200:  # noqa: PLR2004 - taken (R49)
+                task = asyncio.ensure_future(self._check_prepared(exchange.body.decode("utf-8", "replace")))
+                self._checks.add(task)
+
+    def _note_change(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for event in self._lab.document(self._vm).events:
+            self.announced_s.setdefault(event.id, now_s)
+
+    async def _check_prepared(self, approval: str) -> None:
+        process = await asyncio.create_subprocess_shell(self._prepared, stdin=asyncio.subprocess.DEVNULL)
+        try:
+            async with asyncio.timeout(_COMMAND_S):
+                status = await process.wait()
+        except TimeoutError:
+            process.kill()
+            status = -1
+        if status != 0:
+            self.unprepared.append(approval)
+
+    async def finish(self) -> None:
+        """Let what was begun come to its end."""
+        await asyncio.gather(*self._checks)
+
+
+def _sum_up(report: Report, lab: Lab, watch: _Watch, handler: Handler, began_s: float) -> None:
+    exchanges = lab.requests(_vm_of(watch))
+    times = [watch.asked_s[e.number] for e in exchanges if e.number in watch.asked_s]
+    gets = [watch.asked_s[e.number] for e in exchanges if e.method == "GET" and e.number in watch.asked_s]
+    report.requests = len(exchanges)
+    report.first_look_s = round(times[0] - began_s, 3) if times else None
+    pauses = [later - earlier for earlier, later in pairwise(gets)]
+    report.interval_s = round(statistics.median(pauses), 3) if pauses else None
+    report.output = handler.output.decode("utf-8", "replace")[-_OUTPUT_SHOWN:]
+    seen: Counter[str] = Counter()
+    rows = {}
+    approved: set[str] = set()
+    for exchange, advice in advise_all(exchanges):
+        for row in advice:
+            if row.code == "rate":
+                continue  # time stands still here; see `_of_pace`
+            seen[row.code] += 1
+            rows[row.code] = row
+        if exchange.method == "POST" and exchange.status == 200:  # noqa: PLR2004 - taken (R49)
+            for event_id, announced_s in watch.announced_s.items():
+                if event_id in exchange.body.decode("utf-8", "replace").upper() and event_id not in approved:
+                    approved.add(event_id)
+                    report.approvals.append((event_id, round(watch.asked_s[exchange.number] - announced_s, 3)))
+    report.findings = [
+        Finding(code, f"it {rows[code].text} ({rows[code].spec})", rows[code].is_wrong, count)
+        for code, count in seen.items()
+    ]
+    report.findings += [*_of_pace(times), *_of_process(report, watch, handler)]
+
+
+def _vm_of(watch: _Watch) -> str:
+    return watch._vm  # noqa: SLF001 - of this module
+
+
+def _of_pace(times: list[float]) -> list[Finding]:
+    """What there is to say about how often it asks, by real time (R9, R97)."""
+    seconds = [later - earlier for earlier, later in zip(times, times[RATE_MAX:], strict=False)]
+    count = sum(span_s < 1.0 for span_s in seconds)
+    text = f"it asks more than {RATE_MAX} times in a second: other endpoints answer 429 (R9, R97)"
+    return [Finding("rate", text, is_wrong=False, count=count)] if count else []
+
+
+def _of_process(report: Report, watch: _Watch, handler: Handler) -> list[Finding]:
+    """What there is to say about the process."""
+    findings = []
+    if not report.requests:
+        findings.append(Finding("never-asked", "it never asked the endpoint", is_wrong=True))
+    if report.status is not None:
+        findings.append(Finding("ended", f"it ended by itself, with status {report.status}", is_wrong=True))
+    if handler.was_killed:
+        findings.append(Finding("ignored-sigterm", "it did not end within 5 s of SIGTERM", is_wrong=False))
+    if handler.left:
+        findings.append(Finding("left-behind", "it left processes behind", is_wrong=False, count=handler.left))
+    if handler.output_bytes > len(handler.output):
+        text = f"it printed {handler.output_bytes} bytes, of which the last {len(handler.output)} were kept"
+        findings.append(Finding("output", text, is_wrong=False))
+    if watch.unprepared:
+        count = len(watch.unprepared)
+        findings.append(Finding("unprepared", "it approved while the VM was not prepared", is_wrong=True, count=count))
+    return findings

@@ -1,0 +1,195 @@
+"""`forewarn try`: handlers that do well, handlers that do not, and those that cannot be had to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+POLL = """
+import json, os, sys, time, urllib.request as u
+url = os.environ["FOREWARN_ENDPOINT"] + "/metadata/scheduledevents?api-version=2020-07-01"
+opener = u.build_opener(u.ProxyHandler({}))
+
+def ask(data=None):
+    return opener.open(u.Request(url, data=data, headers={"Metadata": "true"}), timeout=10).read()
+
+while True:
+    try:
+        for event in json.loads(ask())["Events"]:
+            if event["EventStatus"] == "Scheduled":
+                BEFORE
+                ask(json.dumps({"StartRequests": [{"EventId": event["EventId"]}]}).encode())
+    except OSError as error:
+        print(error, flush=True)
+    time.sleep(0.3)
+"""
+SCENARIO = """\
+title: A test
+inventory: {hosts: [{name: host-1}], vms: [{name: web-0, host: host-1}]}
+timeline:
+  - poll: web-0
+  - schedule: {as: it, vms: web-0, type: Freeze}
+  - expect: {event: it, status: Scheduled}
+  - approve: {operation: it, by: web-0}
+  - after: completed it
+    within: 1h
+    expect: {event: it, status: gone}
+"""
+
+
+def tried(
+    tmp_path: Path,
+    code: str,
+    *options: str,
+    scenario: str = SCENARIO,
+    status: int = 0,
+    network: str = "--shared-network",
+) -> dict[str, Any]:
+    """Try a handler in Python; hands back the report."""
+    handler, file = tmp_path / "handler.py", tmp_path / "scenario.yaml"
+    handler.write_text(code)
+    file.write_text(scenario)
+    command = [sys.executable, "-m", "forewarn", "try", "--scenario", str(file), "--json", "--patience", "2s"]
+    networks = [network] if network else []
+    ran = subprocess.run(
+        [*command, *networks, *options, "--", sys.executable, str(handler)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == status, ran.stderr
+    report: dict[str, Any] = json.loads(ran.stdout)
+    assert report["passed"] == (status == 0)
+    return report
+
+
+def codes(report: dict[str, Any]) -> set[str]:
+    return {finding["code"] for finding in report["findings"]}
+
+
+def test_a_handler_that_does_well_passes(tmp_path: Path) -> None:
+    report = tried(tmp_path, POLL.replace("BEFORE", "pass"), "--junit", str(tmp_path / "report.xml"))
+    assert codes(report) == set()
+    [approval] = report["approvals"]
+    assert approval["after_s"] < 2
+    assert report["first_look_s"] < 5
+    assert report["requests"] > 2
+    assert [step["fault"] for step in report["steps"]] == [None] * 5
+    suite = ET.parse(tmp_path / "report.xml").getroot()  # noqa: S314 - our own file
+    assert (suite.get("tests"), suite.get("failures")) == ("5", "0")
+
+
+def test_approving_before_being_prepared_is_found(tmp_path: Path) -> None:
+    drained = tmp_path / "drained"
+    test = f"test -e {drained}"
+    report = tried(tmp_path, POLL.replace("BEFORE", "pass"), "--prepared", test, status=1)
+    assert codes(report) == {"unprepared"}
+    prepare = f"open({str(drained)!r}, 'w').close()"
+    assert tried(tmp_path, POLL.replace("BEFORE", prepare), "--prepared", test)["findings"] == []
+
+
+def test_what_real_endpoints_refuse_is_found(tmp_path: Path) -> None:
+    code = POLL.replace("BEFORE", "pass").replace("2020-07-01", "2017-03-01").replace('{"Metadata": "true"}', "{}")
+    report = tried(tmp_path, code, status=1)
+    assert codes(report) == {"metadata-missing", "version-preview"}
+
+
+def test_a_handler_that_never_approves_is_found(tmp_path: Path) -> None:
+    report = tried(tmp_path, POLL.replace("BEFORE", "continue"), status=1)
+    assert [step["fault"] for step in report["steps"] if step["fault"]] == [
+        "the handler did not approve it within 2 s",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["503", "empty", "truncated", "reset"])
+def test_a_handler_has_to_outlive_faults(tmp_path: Path, fault: str) -> None:
+    scenario = SCENARIO.replace("  - schedule", f"  - fault: {{kind: {fault}, count: 1}}\n  - schedule")
+    careless = POLL.replace("BEFORE", "pass").replace("except OSError", "except ZeroDivisionError")
+    assert "ended" in codes(tried(tmp_path, careless, scenario=scenario, status=1))
+    careful = POLL.replace("BEFORE", "pass").replace("except OSError", "except (OSError, ValueError)")
+    assert codes(tried(tmp_path, careful, scenario=scenario)) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("raise SystemExit(3)", {"never-asked", "ended"}),
+        ("import time; time.sleep(1000)", {"never-asked"}),
+        (
+            "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(1000)",
+            {"never-asked", "ignored-sigterm"},
+        ),
+        (
+            "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1000)\ntime.sleep(1000)",
+            {"never-asked", "left-behind"},
+        ),
+        ("import sys\nwhile True:\n    sys.stdout.write('x' * 65536)", {"never-asked", "output"}),
+    ],
+)
+def test_a_handler_that_misbehaves_is_reported_and_nothing_is_left(tmp_path: Path, code: str, found: set[str]) -> None:
+    report = tried(tmp_path, code, status=1)
+    assert codes(report) == found
+    assert len(report["output"]) <= 4000
+    assert _running(str(tmp_path / "handler.py")) == []
+
+
+def _running(name: str) -> list[str]:
+    """Processes whose command line has that name."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if name.encode() in line and int(folder.name) != os.getpid():
+            found.append(folder.name)
+    return found
+
+
+def test_a_command_that_is_not_there_is_reported(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(SCENARIO)
+    ran = subprocess.run(
+        [sys.executable, "-m", "forewarn", "try", "--scenario", str(file), "--patience", "1s", "--", "/no/such"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert "cannot run /no/such: No such file or directory" in ran.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.namespaces
+def test_an_unmodified_handler_finds_the_endpoint_where_it_always_is(tmp_path: Path) -> None:
+    """R1: the handler knows 169.254.169.254, and nothing of us."""
+    code = POLL.replace("BEFORE", "pass").replace('os.environ["FOREWARN_ENDPOINT"]', '"http://169.254.169.254"')
+    report = tried(tmp_path, code, network="")
+    assert report["own_network"]
+
+
+@pytest.mark.slow
+@pytest.mark.namespaces
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1000)\ntime.sleep(1000)",
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(1000)",
+    ],
+)
+def test_nothing_outlives_the_network_that_it_was_given(tmp_path: Path, code: str) -> None:
+    tried(tmp_path, code, network="", status=1)
+    time.sleep(0.2)
+    assert _running(str(tmp_path / "handler.py")) == []
