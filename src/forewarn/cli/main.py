@@ -19,6 +19,7 @@ from forewarn.cli.agent import add_agent
 from forewarn.cli.clock import add_clock
 from forewarn.cli.command import BROKEN_PIPE
 from forewarn.cli.config import add_config
+from forewarn.cli.conformance import add_conformance
 from forewarn.cli.event import add_event
 from forewarn.cli.fault import add_fault
 from forewarn.cli.host import add_host
@@ -27,6 +28,7 @@ from forewarn.cli.ledger import add_ledger
 from forewarn.cli.maintenance import add_maintenance
 from forewarn.cli.openapi import add_openapi
 from forewarn.cli.output import plain
+from forewarn.cli.record import add_record, add_replay
 from forewarn.cli.requests import add_requests
 from forewarn.cli.scenario import add_scenario
 from forewarn.cli.serve import add_serve
@@ -62,6 +64,9 @@ _ADDERS = (
     add_scenario,
     add_fault,
     add_requests,
+    add_record,
+    add_replay,
+    add_conformance,
     add_config,
     add_openapi,
     add_version,

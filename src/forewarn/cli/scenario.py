@@ -12,6 +12,7 @@ import typer
 
 from forewarn.cli.command import command, group
 from forewarn.cli.output import Column, Output
+from forewarn.cli.record import add_from_transcript
 from forewarn.errors import ForewarnError
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def add_scenario(app: typer.Typer) -> None:
                 f"{len(failed)} of {len(outcomes)} steps failed; the first in line {failed[0].line}: {failed[0].fault}"
             )
             raise ExpectationFailed(msg)
+
+    add_from_transcript(noun)
 
 
 async def _play(scenario: Scenario, clock: str, speed: float, tell: Callable[[Outcome], None]) -> list[Outcome]:

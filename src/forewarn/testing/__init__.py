@@ -4,8 +4,24 @@ With pytest, ask for the fixture `scheduled_events`; with unittest or anything e
 manager. Needs ``pip install forewarn[testing]``.
 """
 
-from forewarn.testing.aio import AsyncScheduledEvents
-from forewarn.testing.event import ScheduledEvent
-from forewarn.testing.sync import ScheduledEvents
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forewarn.testing.aio import AsyncScheduledEvents
+    from forewarn.testing.event import ScheduledEvent
+    from forewarn.testing.sync import ScheduledEvents
 
 __all__ = ["AsyncScheduledEvents", "ScheduledEvent", "ScheduledEvents"]
+
+_MODULES = {"AsyncScheduledEvents": "aio", "ScheduledEvent": "event", "ScheduledEvents": "sync"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module holds
+    """What needs the server's libraries is imported when it is asked for: recording and checking do without."""
+    if name not in _MODULES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

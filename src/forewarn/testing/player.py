@@ -23,6 +23,9 @@ __all__ = ["GivenIds", "Outcome", "Player", "lab_of"]
 
 _POLL_TIMEOUT_S = 1.0
 _LOOK_S = 0.02
+_TRIES = 3
+"""How often a VM of the scenario sends an approval that is not taken."""
+
 _CAUSES = {
     "restart": "user-restart",
     "redeploy": "user-redeploy",
@@ -317,12 +320,17 @@ class Player:
             msg = f"{approve.by} is shown nothing of {approve.operation} that it could approve"
             raise _Stop(msg)
         client = await self._client(approve.by)
-        try:
-            async with asyncio.timeout(_POLL_TIMEOUT_S):
-                await client.approve_once([shown.id])
-        except (EndpointError, TimeoutError) as error:
-            msg = f"the approval was not taken: {error}"
-            raise _Stop(msg) from error
+        complaint = ""
+        for _ in range(_TRIES):
+            try:
+                async with asyncio.timeout(_POLL_TIMEOUT_S):
+                    await client.approve_once([shown.id])
+            except (EndpointError, TimeoutError) as error:
+                complaint = str(error) or "no answer in time"
+            else:
+                return
+        msg = f"the approval was not taken: {complaint}"
+        raise _Stop(msg)
 
     async def _client(self, vm: str) -> AsyncClient:
         if vm not in self._clients:

@@ -1,0 +1,215 @@
+"""One TCP connection to an endpoint: sends bytes as they are, reads answers with h11."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from types import TracebackType
+from typing import Self
+
+import h11
+
+from forewarn.errors import EndpointUnreachable
+from forewarn.testing.conformance.reply import Reply
+from forewarn.testing.conformance.request import Request
+
+__all__ = ["Address", "Line"]
+
+_HEAD_BYTES_MAX = 64 << 10
+_BODY_BYTES_MAX = 16 << 20
+_RECEIVED_BYTES = 1 << 16
+_CONTINUE_WAIT_S = 1.0
+_SURPLUS_WAIT_S = 0.001
+
+
+class Address:
+    """Where an endpoint is.
+
+    Args:
+        host: Name or address.
+        port: Of plain HTTP.
+        prefix: What its paths begin with; mostly empty.
+        source_address: Local address to ask from; None leaves it to the system.
+    """
+
+    def __init__(self, host: str, port: int, prefix: str = "", source_address: str | None = None) -> None:
+        self.host = host
+        self.port = port
+        self.prefix = prefix
+        self.source_address = source_address
+
+    @property
+    def netloc(self) -> str:
+        """What stands in the header Host."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == 80 else f"{host}:{self.port}"  # noqa: PLR2004 - the port of HTTP
+
+    @property
+    def url(self) -> str:
+        """As a URL."""
+        return f"http://{self.netloc}{self.prefix}"
+
+
+class Line:
+    """A connection; requests go out and answers come in one after the other.
+
+    Args:
+        address: Of the endpoint.
+        timeout_s: For the connection, and for each whole answer.
+
+    Raises:
+        EndpointUnreachable: There is no connection.
+    """
+
+    def __init__(self, address: Address, timeout_s: float) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._left = b""
+        source = None if address.source_address is None else (address.source_address, 0)
+        try:
+            self._sock = socket.create_connection((address.host, address.port), timeout_s, source)
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            reason = "no connection in time" if isinstance(error, TimeoutError) else _said(error)
+            msg = f"the endpoint {address.url} cannot be reached: {reason}"
+            raise EndpointUnreachable(msg, url=address.url, connected=False) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close our end."""
+        self._sock.close()
+
+    def ask(self, request: Request, timeout_s: float | None = None) -> Reply:
+        """Send a request and read its answer; a body that expects a 100 waits for it, for a second at most.
+
+        Raises:
+            EndpointUnreachable: There was no whole answer.
+        """
+        began_s = time.perf_counter()
+        deadline_s = began_s + (timeout_s or self._timeout_s)
+        head, body = request.encode_head(self._address.netloc, self._address.prefix), request.encode_body()
+        is_asking = any(name.lower() == "expect" for name, _ in request.headers)
+        try:
+            self._send(head if is_asking else head + body, deadline_s)
+            return self._read(request.method, body if is_asking else b"", began_s, deadline_s)
+        except TimeoutError as error:
+            waited = f"{time.perf_counter() - began_s:.3g}"
+            raise self._broken(request, f"is not answered within {waited} s", timed_out=True) from error
+        except (OSError, EOFError) as error:
+            raise self._broken(request, f"is not answered: {_said(error)}") from error
+        except h11.RemoteProtocolError as error:
+            raise self._broken(request, f"is answered with what is no HTTP/1.1: {error}") from error
+
+    def is_ended(self, within_s: float) -> bool:
+        """Whether the other side ends the connection in time, without another request."""
+        deadline_s = time.perf_counter() + within_s
+        try:
+            self._sock.settimeout(_left_s(deadline_s))
+            while self._sock.recv(_RECEIVED_BYTES):
+                self._sock.settimeout(_left_s(deadline_s))
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _broken(self, request: Request, what: str, *, timed_out: bool = False) -> EndpointUnreachable:
+        msg = f"{request.method} {request.target} {what}"
+        return EndpointUnreachable(msg, url=self._address.url, connected=True, timed_out=timed_out)
+
+    def _send(self, data: bytes, deadline_s: float) -> None:
+        self._sock.settimeout(_left_s(deadline_s))
+        try:
+            self._sock.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # what it said before stands in our receive buffer
+
+    def _read(self, method: str, held_body: bytes, began_s: float, deadline_s: float) -> Reply:
+        parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES_MAX)
+        # What was sent is ours to say; the parser has to know the method only.
+        parser.send(h11.Request(method=method, target="/", headers=[("Host", "endpoint")]))
+        parser.send(h11.EndOfMessage())
+        if self._left:
+            parser.receive_data(self._left)
+        interim: list[int] = []
+        body = bytearray()
+        is_late = False
+        event = self._next(parser, deadline_s, _CONTINUE_WAIT_S if held_body else None)
+        while event is None or isinstance(event, h11.InformationalResponse):
+            is_late = is_late or event is None
+            interim += [] if event is None else [event.status_code]
+            held_body = self._send_held(held_body, deadline_s)
+            event = self._next(parser, deadline_s)
+        response = event
+        while isinstance(event := self._next(parser, deadline_s), h11.Data):
+            body += event.data
+            if len(body) > _BODY_BYTES_MAX:
+                msg = f"a body of more than {_BODY_BYTES_MAX} bytes"
+                raise EOFError(msg)
+        if not isinstance(response, h11.Response):
+            raise EOFError(_ENDED)  # noqa: TRY004 - what came is no answer, whatever its type
+        self._left = bytes(parser.trailing_data[0]) or self._more()
+        return Reply(
+            status=response.status_code,
+            http_version=response.http_version.decode("latin-1"),
+            headers=tuple((k.decode("latin-1"), v.decode("latin-1")) for k, v in response.headers.raw_items()),
+            body=bytes(body),
+            interim=tuple(interim),
+            is_late=is_late,
+            surplus=self._left,
+            elapsed_s=time.perf_counter() - began_s,
+        )
+
+    def _next(self, parser: h11.Connection, deadline_s: float, wait_s: float | None = None) -> object:
+        """What comes next; None where nothing has come within `wait_s`, if that is given."""
+        while (event := parser.next_event()) is h11.NEED_DATA:
+            left_s = _left_s(deadline_s)
+            self._sock.settimeout(left_s if wait_s is None else min(left_s, wait_s))
+            try:
+                parser.receive_data(self._sock.recv(_RECEIVED_BYTES))
+            except TimeoutError:
+                if wait_s is None:
+                    raise
+                return None
+        return event
+
+    def _send_held(self, body: bytes, deadline_s: float) -> bytes:
+        """Send the body that was kept back; what is left of it is nothing."""
+        if body:
+            self._send(body, deadline_s)
+        return b""
+
+    def _more(self) -> bytes:
+        """What has come in already beyond the answer."""
+        self._sock.settimeout(_SURPLUS_WAIT_S)
+        try:
+            return self._sock.recv(_RECEIVED_BYTES)
+        except OSError:
+            return b""
+
+
+_ENDED = "the connection ended"
+
+
+def _left_s(deadline_s: float) -> float:
+    left_s = deadline_s - time.perf_counter()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in {errno.ECONNRESET, errno.EPIPE}:
+        return "the connection was reset"
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__

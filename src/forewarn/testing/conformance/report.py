@@ -1,0 +1,117 @@
+"""What was found, for people, for programs and for CI."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from forewarn.testing.conformance.catalogue import numbers
+from forewarn.testing.conformance.check import Check
+from forewarn.testing.conformance.outcome import Outcome, Verdict
+
+__all__ = ["Finding", "Report"]
+
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check and its outcome."""
+
+    check: Check
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All findings about one endpoint.
+
+    Attributes:
+        findings: In the order of the catalogue.
+        allow_approve: Whether events could be approved.
+    """
+
+    url: str
+    findings: tuple[Finding, ...]
+    allow_approve: bool
+
+    @property
+    def broken(self) -> list[Finding]:
+        """What does not hold."""
+        return [finding for finding in self.findings if finding.outcome.verdict is Verdict.BREAKS]
+
+    @property
+    def is_conformant(self) -> bool:
+        """Whether nothing is broken."""
+        return not self.broken
+
+    def count(self) -> Counter[Verdict]:
+        """How many checks had each outcome."""
+        return Counter(finding.outcome.verdict for finding in self.findings)
+
+    def requirements(self) -> dict[str, Verdict]:
+        """What is known of each requirement: broken if one of its checks says so, held if one holds.
+
+        Where a check is about several requirements, what it finds is told of each.
+        """
+        found: dict[str, Verdict] = {}
+        for number in numbers(finding.check for finding in self.findings):
+            if number.startswith("A"):
+                continue  # a question that the sources leave open is no requirement
+            verdicts = {f.outcome.verdict for f in self.findings if number in f.check.numbers}
+            found[number] = next(v for v in (Verdict.BREAKS, Verdict.HOLDS, Verdict.UNSEEN) if v in verdicts)
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """It as plain values."""
+        requirements = self.requirements()
+        return {
+            "url": self.url,
+            "allow_approve": self.allow_approve,
+            "conformant": self.is_conformant,
+            **{str(v): [number for number, found in requirements.items() if found is v] for v in Verdict},
+            "checks": [
+                {
+                    "code": finding.check.code,
+                    "requirements": list(finding.check.numbers),
+                    "title": finding.check.title,
+                    "extension": finding.check.is_extension,
+                    "outcome": str(finding.outcome.verdict),
+                    "seen": finding.outcome.seen,
+                }
+                for finding in self.findings
+            ],
+        }
+
+    def as_junit(self) -> bytes:
+        """It as a test suite in JUnit's XML: broken is a failure, unseen is skipped."""
+        counted = self.count()
+        suite = ET.Element(
+            "testsuite",
+            name="forewarn conformance",
+            tests=str(len(self.findings)),
+            failures=str(counted[Verdict.BREAKS]),
+            errors="0",
+            skipped=str(counted[Verdict.UNSEEN]),
+        )
+        ET.SubElement(ET.SubElement(suite, "properties"), "property", name="url", value=_xml(self.url))
+        for finding in self.findings:
+            name = f"{finding.check.code} ({', '.join(finding.check.numbers)}): {finding.check.title}"
+            case = ET.SubElement(suite, "testcase", classname="forewarn.conformance", name=name, time="0")
+            seen = _xml(finding.outcome.seen)
+            if finding.outcome.verdict is Verdict.BREAKS:
+                ET.SubElement(case, "failure", message=seen)
+            elif finding.outcome.verdict is Verdict.UNSEEN:
+                ET.SubElement(case, "skipped", message=seen)
+            else:
+                ET.SubElement(case, "system-out").text = seen
+        ET.indent(suite)
+        return bytes(ET.tostring(suite, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def _xml(text: str) -> str:
+    """The text with what XML cannot hold as question marks."""
+    return _NOT_XML.sub("?", text)

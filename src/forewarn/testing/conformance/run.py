@@ -1,0 +1,82 @@
+"""Runs checks against an endpoint, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+from forewarn.client.transport import check_url
+from forewarn.errors import ConfigError, EndpointUnreachable
+from forewarn.testing.conformance.catalogue import CHECKS
+from forewarn.testing.conformance.check import Check, Phase
+from forewarn.testing.conformance.line import Address
+from forewarn.testing.conformance.outcome import Outcome, Unseen, breaks, unseen
+from forewarn.testing.conformance.probe import Probe
+from forewarn.testing.conformance.report import Finding, Report
+from forewarn.testing.conformance.request import EVENTS
+
+__all__ = ["check_endpoint", "parse_address"]
+
+_PORT = 80
+
+
+def parse_address(url: str, source_address: str | None = None) -> Address:
+    """Where an endpoint is; the path of the events may stand at the end of the URL.
+
+    Raises:
+        ConfigError: It is no URL of plain HTTP.
+    """
+    checked = check_url(url)
+    parts = urlsplit(checked)
+    if parts.scheme != "http":
+        msg = f"{url!r} is not an endpoint: expected plain HTTP, for example http://169.254.169.254"
+        raise ConfigError(msg)
+    path = parts.path[: -len(EVENTS)] if parts.path.lower().endswith(EVENTS) else parts.path
+    return Address(parts.hostname or "", parts.port or _PORT, path, source_address)
+
+
+def check_endpoint(  # noqa: PLR0913 - what a caller may choose
+    url: str,
+    *,
+    checks: Sequence[Check] = CHECKS,
+    timeout_s: float = 5.0,
+    allow_approve: bool = False,
+    source_address: str | None = None,
+    tell: Callable[[Check], None] = lambda _: None,
+) -> Report:
+    """Check an endpoint as a client sees it.
+
+    Args:
+        url: The endpoint, for example ``http://169.254.169.254``.
+        checks: Which; reported in this order.
+        timeout_s: For each answer but the first, which may be held for two minutes (R67).
+        allow_approve: Approve events that are there, which lets their maintenance start.
+        source_address: Local address to ask from; None leaves it to the system.
+        tell: Told of each check before it begins.
+
+    Raises:
+        ConfigError: The URL is none.
+        EndpointUnreachable: Nobody listens there.
+    """
+    probe = Probe(parse_address(url, source_address), timeout_s=timeout_s, allow_approve=allow_approve)
+    with probe.line():
+        pass  # whether anybody listens at all is no matter of requirements
+    outcomes: dict[str, Outcome] = {}
+    for check in sorted(checks, key=lambda each: each.phase):
+        tell(check)
+        outcomes[check.code] = _look(check, probe)
+    findings = tuple(Finding(check, outcomes[check.code]) for check in checks)
+    return Report(url=probe.address.url, findings=findings, allow_approve=allow_approve)
+
+
+def _look(check: Check, probe: Probe) -> Outcome:
+    if check.phase is Phase.APPROVE and not probe.allow_approve:
+        return unseen("needs --allow-approve, since it approves an event")
+    try:
+        return check.look(probe)
+    except Unseen as reason:
+        return unseen(str(reason))
+    except EndpointUnreachable as error:
+        if not error.details["connected"]:
+            raise
+        return breaks(error.message)

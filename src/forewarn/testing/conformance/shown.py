@@ -1,0 +1,47 @@
+"""A document exactly as it was shown: nothing is made up for it, as `forewarn.wire.document` does for handlers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from forewarn.testing.conformance.reply import Reply
+
+__all__ = ["Shown", "as_shown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The answer to a GET that is a document.
+
+    Attributes:
+        content: The object as it was parsed.
+        events: Those elements of Events that are objects.
+        at_s: When it was received, on the clock of `time.perf_counter`.
+    """
+
+    version: str
+    reply: Reply
+    content: dict[str, Any]
+    events: tuple[dict[str, Any], ...]
+    at_s: float
+
+    @property
+    def incarnation(self) -> Any:  # noqa: ANN401 - whatever stands there
+        """DocumentIncarnation."""
+        return self.content.get("DocumentIncarnation")
+
+    def by_id(self) -> dict[str, dict[str, Any]]:
+        """The events by their ids in upper case; those without a text for one are left out."""
+        return {event["EventId"].upper(): event for event in self.events if isinstance(event.get("EventId"), str)}
+
+
+def as_shown(version: str, reply: Reply, at_s: float) -> Shown | None:
+    """The document; None for an answer that is none."""
+    content = reply.content
+    if reply.status != HTTPStatus.OK or not isinstance(content, dict):
+        return None
+    events = content.get("Events")
+    found = [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
+    return Shown(version=version, reply=reply, content=content, events=tuple(found), at_s=at_s)

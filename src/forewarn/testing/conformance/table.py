@@ -1,0 +1,63 @@
+"""What the protocol promises for each api-version, written down a second time on purpose.
+
+`forewarn.wire.imds` is what our own endpoint answers from. A check that read the same table would agree with any
+mistake in it.
+
+Spec: R16, R63, R64
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["EVENT_TYPES", "METADATA_MISSING", "NEWEST", "PREVIEW", "VERSIONS", "VERSION_ERRORS", "Row", "row"]
+
+_FIRST = ("EventId", "EventStatus", "EventType", "ResourceType", "Resources", "NotBefore")
+_OLD_TYPES = frozenset({"Freeze", "Reboot", "Redeploy"})
+
+EVENT_TYPES = _OLD_TYPES | {"Preempt", "Terminate"}
+"""Every EventType (R31)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One api-version: the members of its events in wire order, and the types that it shows."""
+
+    name: str
+    members: tuple[str, ...]
+    types: frozenset[str]
+
+
+VERSIONS = (
+    Row("2020-07-01", (*_FIRST, "Description", "EventSource", "DurationInSeconds"), EVENT_TYPES),
+    Row("2019-08-01", (*_FIRST, "Description", "EventSource"), EVENT_TYPES),
+    Row("2019-04-01", (*_FIRST, "Description"), EVENT_TYPES),
+    Row("2019-01-01", _FIRST, EVENT_TYPES),
+    Row("2017-11-01", _FIRST, _OLD_TYPES | {"Preempt"}),
+    Row("2017-08-01", _FIRST, _OLD_TYPES),
+    Row("2017-03-01", _FIRST, _OLD_TYPES),
+)
+"""Newest first."""
+
+NEWEST = [version.name for version in VERSIONS[:3]]
+"""What an error about the api-version recommends (R64)."""
+
+PREVIEW = "2017-03-01"
+
+METADATA_MISSING = b'{ "error": "Bad request: . Required metadata header not specified" }'
+"""As captured (R63)."""
+
+_MORE = "For more information refer to aka.ms/azureimds"
+
+VERSION_ERRORS = frozenset(
+    {
+        f"Bad request. api-version is invalid or was not specified in the request. {_MORE}",
+        f"Bad request. api-version was not specified in the request. {_MORE}",
+    }
+)
+"""Text of today, and of 2018 to 2020 (R64)."""
+
+
+def row(name: str) -> Row:
+    """The row of an api-version."""
+    return next(version for version in VERSIONS if version.name == name)

@@ -1,0 +1,460 @@
+"""From a transcript to a scenario: what was seen once can be played again, by the service, on virtual time.
+
+The service decides what happens by its own rules, and an endpoint elsewhere may have had others. So its state is
+followed while the timeline is written: what it would not do is left out, and said in a comment at the top of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any
+
+import yaml
+
+from forewarn.core.causes import CAUSES, DEFAULT_CAUSE, MINIMUM_NOTICE
+from forewarn.core.fault import FAULTS
+from forewarn.core.model import EventType, Source
+from forewarn.span import format_span
+from forewarn.testing.transcript import Entry, Failure, Transcript
+from forewarn.wire.document import Document, Event
+
+__all__ = ["to_scenario"]
+
+_STEPS_MAX = 1000
+_VMS_MAX = 500
+_OMISSIONS_MAX = 50
+_DESCRIPTION_LENGTH_MAX = 1000
+_DURATION_S_MAX = 10**9
+_INCARNATION_MAX = 1 << 31
+_NOTICE_MAX = timedelta(days=90)
+_TERMINATE_NOTICE_MAX = timedelta(minutes=15)
+_SILENCE_S = 12 * 3600.0
+_NATURAL_WITHIN = "5s"
+_NAME_LENGTH_MAX = 128
+_GUID = re.compile(r"[0-9A-F]{8}(-[0-9A-F]{4}){3}-[0-9A-F]{12}")
+_ENDS_VM = frozenset({EventType.PREEMPT, EventType.TERMINATE})
+_SCOPE = "recorded"
+_SUDDEN = "hardware-failure"
+"""What strikes without notice (R73)."""
+
+_OTHER_STATUS = "503"
+_FAILURES = {Failure.NO_CONNECTION: "refused", Failure.BROKEN: "reset", Failure.TIME_OUT: "time-out"}
+
+
+def to_scenario(transcript: Transcript) -> str:
+    """A scenario in which a handler's VM sees what the transcript shows.
+
+    Returns:
+        YAML, as `parse_scenario` reads it. Whatever could not be taken over is named in comments at its top.
+    """
+    return _Conversion(transcript).run()
+
+
+@dataclass(slots=True)
+class _Operation:
+    """An event, and where the service stands with its operation.
+
+    Attributes:
+        name: In the scenario.
+        starts_s: When the service starts it unless something else happens first.
+    """
+
+    name: str
+    type: EventType
+    source: Source
+    cause: str
+    vms: tuple[str, ...]
+    starts_s: float
+    is_started: bool = False
+    is_shown_started: bool = False
+
+    @property
+    def is_routine(self) -> bool:
+        return CAUSES[self.cause].is_routine and self.source is Source.PLATFORM
+
+
+class _Full(Exception):
+    """There is no room for a further step; the message says from when on."""
+
+
+class _Omitted(Exception):
+    """This event cannot be part of the scenario; the message says why."""
+
+
+@dataclass(slots=True)
+class _Conversion:
+    """One transcript, on its way."""
+
+    transcript: Transcript
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    omissions: dict[str, None] = field(default_factory=dict)
+    vms: dict[str, str] = field(default_factory=dict)
+    event_ids: list[str] = field(default_factory=list)
+    running: dict[str, _Operation] = field(default_factory=dict)
+    gone_vms: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    left_out: set[str] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+    incarnation: int | None = None
+    at_s: float | None = None
+
+    def run(self) -> str:
+        """Take every answer over."""
+        entries = self.transcript.entries
+        documents = [entry.document(self.transcript.api_version) for entry in entries]
+        self._name_vms(document for document in documents if document is not None)
+        first = next((document for document in documents if document is not None), None)
+        initial = _initial_incarnation(first)
+        self.incarnation = initial
+        self._step(0.0, poll=[self._handler])
+        ends_s = [*(entry.at_s for entry in entries[1:]), self.transcript.end_s][: len(entries)]
+        try:
+            for entry, document, end_s in zip(entries, documents, ends_s, strict=True):
+                if document is None:
+                    self._fail(entry, end_s)
+                else:
+                    self._show(entry, document)
+        except _Full as full:
+            self._omit(str(full))
+        return self._encode(initial)
+
+    # VMs
+
+    @property
+    def _handler(self) -> str:
+        return next(iter(self.vms.values()))
+
+    def _name_vms(self, documents: Iterator[Document]) -> None:
+        for document in documents:
+            for event in document.events:
+                for name in event.resources:
+                    if name not in self.vms and len(self.vms) < _VMS_MAX:
+                        self.vms[name] = self._free_name(name)
+        if not self.vms:
+            self.vms[""] = "vm-1"
+
+    def _free_name(self, name: str) -> str:
+        """The name, or one like it that an inventory may have."""
+        plain = re.sub(r"[^A-Za-z0-9_.\-]", "-", name)[: _NAME_LENGTH_MAX - 4]
+        plain = plain if plain[:1].isascii() and plain[:1].isalnum() else f"vm{plain}"
+        taken = set(self.vms.values())
+        return next(each for each in (plain, *(f"{plain}-{n}" for n in range(2, 1000))) if each not in taken)
+
+    # What was seen
+
+    def _fail(self, entry: Entry, end_s: float) -> None:
+        """An answer that says nothing about events becomes a fault, for as long as it stood."""
+        lasts_s = max(end_s - entry.at_s, 0.001)
+        if entry.failure is not None:
+            kind = _FAILURES[entry.failure]
+        elif entry.status == HTTPStatus.OK:
+            kind = _kind_of_body(entry.body)
+        else:
+            kind = str(entry.status) if str(entry.status) in FAULTS else _OTHER_STATUS
+            if kind != str(entry.status):
+                self._omit(f"the status {entry.status} at {entry.at_s:g} s: {kind} stands in its place")
+        self._step(entry.at_s, fault={"kind": kind, "for": _span(lasts_s)})
+
+    def _show(self, entry: Entry, document: Document) -> None:
+        """A document: what is new is announced, what has started is started, what is gone is ended."""
+        at_s = self._moment_s(entry, document)
+        self._let_pass(at_s)
+        shown = {event.id: event for event in document.events}
+        ended = [event_id for event_id in self.running if event_id not in shown]
+        self.left_out &= shown.keys()
+        expectations: list[dict[str, Any]] = [
+            {"event": operation.name, "status": "gone"}
+            for operation in [self._end(event_id, at_s) for event_id in ended]
+        ]
+        for event in document.events:
+            if event.id in self.left_out:
+                continue
+            is_new = event.id not in self.running
+            try:
+                operation = self._announce(event, entry, at_s) if is_new else self.running[event.id]
+                expected = self._start(operation, at_s) if event.is_started else {}
+            except _Omitted as omitted:
+                self._leave_out(event, str(omitted), at_s)
+                continue
+            if is_new or expected:
+                expectations.append(_expectation(operation, event, is_new=is_new) | expected)
+        for expected in expectations:
+            self._step(at_s, expect=expected)
+        self._expect_document(document, at_s, is_same=not self.left_out)
+
+    def _moment_s(self, entry: Entry, document: Document) -> float:
+        """When that is to be so; in whole seconds where something starts without notice, for so it does (R71)."""
+        at_s = max(entry.seen_s, self.at_s or 0.0)
+        is_sudden = any(event.is_started and event.id not in self.running for event in document.events)
+        return float(math.ceil(at_s)) if is_sudden else at_s
+
+    def _expect_document(self, document: Document, at_s: float, *, is_same: bool) -> None:
+        expected: dict[str, Any] = {"events": len(document.events)} if is_same else {}
+        if document.incarnation is not None and document.incarnation == self.incarnation:
+            expected["incarnation"] = document.incarnation
+        if expected:
+            self._step(at_s, expect=expected)
+
+    def _let_pass(self, at_s: float) -> None:
+        """What the service does by itself until then."""
+        due = {op.starts_s for op in self.running.values() if not op.is_started and op.starts_s <= at_s}
+        for moment in sorted(due):
+            starting = [op for op in self.running.values() if not op.is_started and op.starts_s == moment]
+            is_changed = False
+            for operation in starting:
+                if not self._is_held(operation):
+                    operation.is_started = is_changed = True
+            self._count(is_changed=is_changed)
+
+    def _announce(self, event: Event, entry: Entry, at_s: float) -> _Operation:
+        """A step that announces it.
+
+        Raises:
+            _Omitted: The service would not announce that.
+        """
+        operation = self._operation(event, at_s)
+        notice = self._notice(operation, event, entry)
+        said: dict[str, Any] = {"as": operation.name, "vms": list(operation.vms), "type": operation.type.value}
+        if operation.cause != DEFAULT_CAUSE[operation.type, operation.source]:
+            said["cause"] = operation.cause
+        said["source"] = operation.source.value
+        if event.duration_s <= _DURATION_S_MAX:
+            said["duration"] = max(event.duration_s, -1)
+        if notice is not None:
+            said["notice"] = _span(notice.total_seconds())
+        said["description"] = event.description[:_DESCRIPTION_LENGTH_MAX]
+        self._step(at_s, schedule=said)
+        least = MINIMUM_NOTICE[operation.type] if notice is None else notice
+        operation.starts_s = math.ceil(round(at_s + least.total_seconds(), 6))
+        operation.is_started = operation.is_shown_started = event.is_started
+        self.event_ids.append(self._event_id(event.id))
+        self.running[event.id] = operation
+        self._count(is_changed=True)
+        return operation
+
+    def _operation(self, event: Event, at_s: float) -> _Operation:
+        """What the service would make of it.
+
+        Raises:
+            _Omitted: Nothing, and why.
+        """
+        if event.type not in {each.value for each in EventType}:
+            msg = f"its type {event.type!r} is not known"
+            raise _Omitted(msg)
+        kind = EventType(event.type)
+        source = Source.USER if event.source == Source.USER.value else Source.PLATFORM
+        vms = tuple(dict.fromkeys(self.vms[name] for name in event.resources if name in self.vms)) or (self._handler,)
+        cause = DEFAULT_CAUSE[kind, source]
+        if event.is_started and (kind, source) == (EventType.REBOOT, Source.PLATFORM):
+            cause = _SUDDEN
+        if len(vms) > 1 and CAUSES[cause].is_per_vm:
+            cause = {EventType.REBOOT: "host-maintenance", EventType.REDEPLOY: "platform-redeploy"}.get(kind, "")
+            if not cause:
+                msg = f"a {kind.value} concerns one VM here, and it names {len(vms)}"
+                raise _Omitted(msg)
+        self.counts[kind.value] += 1
+        name = f"{kind.value.lower()}-{self.counts[kind.value]}"
+        operation = _Operation(name=name, type=kind, source=source, cause=cause, vms=vms, starts_s=at_s)
+        self._check_others(operation)
+        return operation
+
+    def _check_others(self, operation: _Operation) -> None:
+        gone = [vm for vm in operation.vms if vm in self.gone_vms]
+        if gone:
+            msg = f"{gone[0]} was taken away by then"
+            raise _Omitted(msg)
+        for other in self.running.values():
+            if set(other.vms).isdisjoint(operation.vms):
+                continue
+            if operation.is_routine and other.is_routine:
+                msg = f"it would wait until {other.name} is over, which hits the same VM"
+                raise _Omitted(msg)
+            if not operation.is_routine and (other.cause, other.source) == (operation.cause, operation.source):
+                msg = f"{other.name} is the same for the same VM, and a second one is refused"
+                raise _Omitted(msg)
+
+    def _notice(self, operation: _Operation, event: Event, entry: Entry) -> timedelta | None:
+        """From the moment when it was seen to NotBefore; None: what is usual for its cause.
+
+        Raises:
+            _Omitted: It could not be so.
+        """
+        if event.is_started and CAUSES[operation.cause].is_immediate:
+            return None
+        if event.is_started and self._is_held(operation):
+            msg = "it would not start before what is going on at the same VM is over"
+            raise _Omitted(msg)
+        if event.is_started:
+            return timedelta(0)
+        notice = None if event.not_before is None else event.not_before - self.transcript.moment(entry)
+        if notice is None or notice <= timedelta(0):
+            return None  # It is late there; here it waits until it is seen to start.
+        most = _TERMINATE_NOTICE_MAX if operation.type is EventType.TERMINATE else _NOTICE_MAX
+        if notice > most:
+            msg = f"its notice of {format_span(notice)} is more than the {format_span(most)} that it may have"
+            raise _Omitted(msg)
+        return notice
+
+    def _start(self, operation: _Operation, at_s: float) -> dict[str, Any]:
+        """A step that starts it, unless it does by itself; what is expected then, if that is new.
+
+        Raises:
+            _Omitted: It would be refused.
+        """
+        if operation.is_shown_started:
+            return {}
+        operation.is_shown_started = True
+        if operation.is_started:
+            return {"status": "Started", "within": _NATURAL_WITHIN}
+        if self._is_held(operation):
+            msg = "it started while something else was going on at the same VM"
+            raise _Omitted(msg)
+        self._step(at_s, start=operation.name)
+        operation.is_started = True
+        self._count(is_changed=True)
+        return {"status": "Started"}
+
+    def _end(self, event_id: str, at_s: float) -> _Operation:
+        """A step that ends it: completed where it has started, else taken back."""
+        operation = self.running.pop(event_id)
+        verb = "complete" if operation.is_started else "cancel"
+        self._step(at_s, **{verb: operation.name})
+        if verb == "complete" and operation.type in _ENDS_VM:
+            self.gone_vms.update(operation.vms)
+        self._count(is_changed=True)
+        self._let_pass(at_s)
+        return operation
+
+    def _leave_out(self, event: Event, reason: str, at_s: float) -> None:
+        """The event is no part of the scenario from here on."""
+        self._omit(f"the {event.type or 'event'} {event.id} from {at_s:g} s on: {reason}")
+        self.left_out.add(event.id)
+        if event.id in self.running:
+            self._end(event.id, at_s)
+
+    def _is_held(self, operation: _Operation) -> bool:
+        others = (op for op in self.running.values() if op is not operation and op.is_started)
+        return any(not set(op.vms).isdisjoint(operation.vms) for op in others)
+
+    # What is written
+
+    def _event_id(self, event_id: str) -> str:
+        """The id, or where it cannot be one of the service's, or was used before, one that is made from it."""
+        while event_id in self.seen or not _GUID.fullmatch(event_id):
+            event_id = str(uuid.uuid5(uuid.NAMESPACE_URL, event_id)).upper()
+        self.seen.add(event_id)
+        return event_id
+
+    def _count(self, *, is_changed: bool) -> None:
+        if self.incarnation is not None and is_changed:
+            self.incarnation += 1
+
+    def _omit(self, words: str) -> None:
+        self.omissions[words] = None
+
+    def _step(self, at_s: float, **action: Any) -> None:  # noqa: ANN401 - what a step does
+        if len(self.steps) >= _STEPS_MAX:
+            msg = f"what came from {at_s:g} s on: a scenario has at most {_STEPS_MAX} steps"
+            raise _Full(msg)
+        moment_s = at_s if self.at_s is None else max(at_s, self.at_s)
+        when = {} if moment_s == self.at_s else {"at": _span(moment_s)}
+        self.at_s = moment_s
+        self.steps.append(when | action)
+
+    def _encode(self, initial: int | None) -> str:
+        settings: dict[str, Any] = {"simulate_complete_after": "none"}
+        if initial is not None:
+            settings["initial_incarnation"] = initial
+        if self.transcript.end_s > _SILENCE_S:
+            settings["disable_after"] = _span(2 * self.transcript.end_s)
+        head = {
+            "title": "Recorded",
+            "description": f"What an endpoint showed from {self.transcript.began:%Y-%m-%d %H:%M:%S}Z on, in "
+            f"{self.transcript.api_version}, for {format_span(timedelta(seconds=round(self.transcript.end_s)))}.",
+            "inventory": self._inventory(),
+            "handler": self._handler,
+            "event_ids": self.event_ids,
+            "settings": settings,
+        }
+        notes = list(self.omissions)
+        lines = ["# Made by 'forewarn scenario from-transcript'."]
+        lines += [f"# Left out: {_one_line(note)}" for note in notes[:_OMISSIONS_MAX]]
+        lines += [f"# Left out: {len(notes) - _OMISSIONS_MAX} more"] if len(notes) > _OMISSIONS_MAX else []
+        lines += [_yaml({name: value}, is_flow=False) for name, value in head.items() if value]
+        lines += ["timeline:", *(f"  - {_yaml(step, is_flow=True)}" for step in self.steps)]
+        return "\n".join(lines) + "\n"
+
+    def _inventory(self) -> dict[str, Any]:
+        """A host for each VM. VMs of which one was told of another share a scope, as they must have."""
+        names = list(self.vms.values())
+        is_terminating = self.counts[EventType.TERMINATE.value] > 0
+        scope: dict[str, Any] = {"name": _SCOPE, "kind": "scale-set" if is_terminating else "availability-set"}
+        if is_terminating:
+            scope["terminate_notification"] = {"enable": True}
+        is_shared = len(names) > 1 or is_terminating
+        vms = [
+            {"name": name, "host": f"host-{number}"} | ({"scope": _SCOPE} if is_shared else {})
+            for number, name in enumerate(names, 1)
+        ]
+        hosts = [{"name": vm["host"]} for vm in vms]
+        return {"hosts": hosts} | ({"scopes": [scope]} if is_shared else {}) | {"vms": vms}
+
+
+def _initial_incarnation(first: Document | None) -> int | None:
+    """What the service begins with, so that its documents count as the recorded ones; None: not known."""
+    if first is None or first.incarnation is None:
+        return None
+    initial = first.incarnation - len(first.events)
+    return initial if 0 <= initial < _INCARNATION_MAX else None
+
+
+def _expectation(operation: _Operation, event: Event, *, is_new: bool) -> dict[str, Any]:
+    status = "Started" if event.is_started else "Scheduled"
+    return {"event": operation.name, "status": status} | ({"type": operation.type.value} if is_new else {})
+
+
+def _kind_of_body(body: bytes) -> str:
+    """The fault that makes a 200 say nothing in the same way."""
+    if not body.strip():
+        return "empty"
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return "truncated"
+    return "no-events"
+
+
+def _span(seconds: float) -> str:
+    return format_span(timedelta(seconds=round(seconds, 3)))
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML as scenarios have it: no anchors, and each text on one line."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the signature is PyYAML's
+        """Whether it is written out each time it comes."""
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def _yaml(value: Any, *, is_flow: bool) -> str:  # noqa: ANN401 - whatever YAML holds
+    dumped: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=math.inf, default_flow_style=is_flow)
+    return dumped.strip()

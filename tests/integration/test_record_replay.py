@@ -1,0 +1,185 @@
+"""`forewarn replay`: what was recorded is served again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from forewarn.client import Client, EndpointUnreachable, Pace
+from forewarn.clock import VIRTUAL_START
+from forewarn.errors import ConfigError
+from forewarn.testing.replaying import Replay
+from forewarn.testing.transcript import Entry, Failure, Transcript
+from tests.support.faulty import document, event
+from tests.support.service import Running, eventually
+from tests.support.showings import BEGAN
+from tests.support.showings import transcript as transcript_of
+from tests.support.transcripts import live, record, replayed
+from tests.support.wire import Wire, approval, get, post
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def lived(service: Running, tmp_path_factory: pytest.TempPathFactory) -> tuple[Transcript, str]:
+    """The transcript of a maintenance that is approved, starts and ends; and the id of its event."""
+    return live(service, service.vm(), tmp_path_factory.mktemp("lived") / "t.jsonl")
+
+
+def test_a_client_sees_in_the_replay_what_it_saw_of_the_service(lived: tuple[Transcript, str], tmp_path: Path) -> None:
+    """A recording of the replay is the recording of the service, at half the speed."""
+    transcript, _ = lived
+    with replayed(transcript, speed=0.5) as (url, _):
+        again = record(url, tmp_path / "second.jsonl", for_s=2 * transcript.end_s + 0.2)
+    assert len(again.entries) == len(transcript.entries)
+    for one, other in zip(transcript.entries, again.entries, strict=True):
+        assert other.says_the_same(one)
+        assert abs(2 * one.at_s - other.at_s) < 0.3
+
+
+def test_approvals_are_taken_and_told(lived: tuple[Transcript, str]) -> None:
+    """R47, R54."""
+    transcript, event_id = lived
+    stranger = "00000000-0000-4000-8000-000000000000"
+    scheduled = transcript_of(transcript.entries[1], end_s=1000.0)
+    with replayed(scheduled) as (url, approved):
+        with Client(url) as client:
+            assert [each.id for each in client.fetch().events] == [event_id]
+            client.approve([event_id])
+            client.approve([stranger])
+        with wire_to(url) as wire:
+            assert wire.ask(post(b"{}")).status == 400
+            answer = wire.ask(post(approval(event_id), version="2019-08-01"))
+            assert (answer.status, answer.body) == (200, b"")
+    told = [(each.event_id, each.is_shown) for each in approved]
+    assert told == [(event_id, True), (stranger, False), (event_id, True)]
+
+
+def test_an_approval_while_nothing_is_answered_is_of_what_was_shown_before(lived: tuple[Transcript, str]) -> None:
+    transcript, event_id = lived
+    shown = replace(transcript.entries[1], at_s=0.0)
+    silent = transcript_of(shown, Entry(at_s=0.01, failure=Failure.TIME_OUT), end_s=1000.0)
+    with replayed(silent) as (url, approved), wire_to(url) as wire:
+        time.sleep(0.05)
+        assert wire.ask(post(approval(event_id))).status == 200
+    assert [each.is_shown for each in approved] == [True]
+
+
+def test_a_replay_refuses_what_every_endpoint_refuses(lived: tuple[Transcript, str]) -> None:
+    """R4, R10, R15."""
+    transcript, _ = lived
+    with replayed(transcript) as (url, _), wire_to(url) as wire:
+        assert wire.ask(get(version="2017-08-01")).status == 400
+        assert wire.ask(get().replace(b"Metadata: true\r\n", b"")).status == 400
+        assert wire.ask(get().replace(b"scheduledevents", b"somethingelse")).status == 404
+        assert wire.ask(get().replace(b"GET", b"PUT", 1)).headers["allow"] == "GET, POST"
+        assert wire.ask(get()).status == 200
+
+
+def test_a_client_finds_the_api_version_that_was_recorded() -> None:
+    """R15."""
+    entry = Entry(at_s=0, status=200, body=document(7))
+    old = Transcript(api_version="2019-04-01", began=BEGAN, interval_s=1.0, entries=(entry,), end_s=9.0)
+    with replayed(old) as (url, _), Client(url) as client:
+        assert client.fetch().incarnation == 7
+        assert client.version == "2019-04-01"
+
+
+def test_failures_are_replayed_as_what_they_were() -> None:
+    """R66."""
+    entries = [
+        Entry(at_s=0.0, status=503, headers={"retry-after": "2"}, body=b"{}"),
+        Entry(at_s=1.0, status=200, headers={"content-type": "application/json"}),
+        Entry(at_s=2.0, failure=Failure.NO_CONNECTION),
+        Entry(at_s=3.0, failure=Failure.TIME_OUT),
+        Entry(at_s=5.0, status=200, body=document(1)),
+    ]
+    with replayed(transcript_of(*entries, end_s=6.0), speed=2.0) as (url, _):
+        began_s = time.monotonic()
+
+        def wait_until(at_s: float) -> None:
+            time.sleep(max(began_s + at_s / 2.0 - time.monotonic(), 0.0))
+
+        with wire_to(url) as wire:
+            first = wire.ask(get())
+            assert (first.status, first.headers["retry-after"]) == (503, "2")
+            wait_until(1.4)
+            assert wire.ask(get()).body == b""
+            wait_until(2.4)
+            wire.send(get())
+            with pytest.raises(ConnectionResetError):
+                wire.sock.recv(1)
+        wait_until(3.4)
+        with wire_to(url) as wire:
+            wire.send(get())
+            wire.sock.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                wire.sock.recv(1)
+            wire.sock.settimeout(5)
+            with pytest.raises(ConnectionResetError):
+                wire.sock.recv(1)
+        assert time.monotonic() - began_s > 2.3
+        with wire_to(url) as wire:
+            assert wire.ask(get()).body == document(1)
+
+
+def test_a_time_out_is_one_for_the_client() -> None:
+    held = transcript_of(Entry(at_s=0.0, failure=Failure.TIME_OUT), end_s=1.0)
+    pace = Pace(first_timeout_s=0.2, timeout_s=0.2, retry_for_s=0)
+    with replayed(held) as (url, _), Client(url, pace=pace) as client, pytest.raises(EndpointUnreachable) as caught:
+        client.fetch()
+    assert caught.value.details["timed_out"]
+
+
+def test_the_end_is_told_and_the_last_answer_stays() -> None:
+    ends: list[float] = []
+    entries = [Entry(at_s=0.0, status=200, body=document(1)), Entry(at_s=2.0, status=200, body=document(2))]
+    with replayed(transcript_of(*entries, end_s=4.0), speed=20.0, on_end=lambda: ends.append(0)) as (url, _):
+        time.sleep(0.4)
+        with Client(url) as client:
+            assert client.fetch().incarnation == 2
+    assert len(ends) == 1
+
+
+def test_a_loop_begins_again() -> None:
+    ends: list[float] = []
+    entries = [Entry(at_s=0.0, status=200, body=document(1)), Entry(at_s=5.0, status=200, body=document(2))]
+    looped = transcript_of(*entries, end_s=10.0)
+    seen: list[int | None] = []
+    with replayed(looped, speed=10.0, is_loop=True, on_end=lambda: ends.append(0)) as (url, _), Client(url) as client:
+        for _ in range(13):
+            seen.append(client.fetch().incarnation)
+            time.sleep(0.1)
+    changes = [each for each, before in zip(seen, [None, *seen], strict=False) if each != before]
+    assert changes == [1, 2, 1]
+    assert len(ends) == 1
+
+
+def test_notbefore_can_be_moved_to_now() -> None:
+    """As much is left as was then, at this speed; nothing else is touched, and it is the same at each look."""
+    now = datetime(2040, 5, 5, 5, 5, 5, tzinfo=UTC)
+    body = document(1, event(NotBefore="Tue, 01 Jan 2030 00:15:00 GMT"), event(NotBefore=""))
+    later = Entry(at_s=60.0, status=200, body=body + b" ")
+    shown = transcript_of(Entry(at_s=0.0, status=200, body=body), later, end_s=1000.0)
+    moved = body.replace(b"Tue, 01 Jan 2030 00:15:00 GMT", b"Sat, 05 May 2040 05:05:14 GMT")
+    with replayed(replace(shown, began=VIRTUAL_START), now=lambda: now, speed=100.0) as (url, _), wire_to(url) as wire:
+        assert wire.ask(get()).body == moved
+        assert eventually(lambda: wire.ask(get()).body == moved + b" ", within_s=8)
+    with replayed(shown) as (url, _), wire_to(url) as wire:
+        assert wire.ask(get()).body == body
+
+
+def test_what_cannot_be_replayed_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no answers"):
+        Replay(transcript_of(end_s=1.0))
+    with pytest.raises(ConfigError, match="choose a lower speed"):
+        Replay(transcript_of(Entry(at_s=0.0, status=200), end_s=1.0), speed=60.0, is_loop=True)
+
+
+def wire_to(url: str) -> Wire:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return Wire((host, int(port)), "127.0.0.1")

@@ -1,0 +1,137 @@
+"""Recordings and replays for tests, in threads of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from forewarn.client import Pace
+from forewarn.client.transport import AsyncHttp
+from forewarn.clock import RealClock
+from forewarn.listen import bound, url_of
+from forewarn.testing.recording import Recorder
+from forewarn.testing.replaying import Approved, Replay
+from forewarn.testing.transcript import EndReason, Entry, Transcript, TranscriptWriter, load_transcript
+from tests.support.service import Running, Vm, eventually
+from tests.support.wire import LATEST, approval, post
+
+__all__ = ["PACE", "Recording", "live", "record", "recording", "replayed", "wait_for_entries"]
+
+PACE = Pace(poll_interval_s=0.02, first_timeout_s=0.3, timeout_s=0.3, retry_min_s=0.02, retry_max_s=0.02)
+_STOP_S = 10
+_DWELL_S = 0.15
+
+
+class Recording:
+    """A recording under way.
+
+    Attributes:
+        entries: What was new so far.
+    """
+
+    def __init__(self, url: str, path: Path, source: str | None = None, **options: Any) -> None:  # noqa: ANN401 - of the writer
+        self.entries: list[Entry] = []
+        self._url = url
+        self._path = path
+        self._source = source
+        self._options = options
+        self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self, for_s: float | None = None) -> EndReason:
+        """Record until stopped, or for so long."""
+        self._loop = asyncio.get_running_loop()
+        transport = AsyncHttp(self._url, self._source)
+        try:
+            with self._path.open("xb", buffering=0) as file:
+                now = RealClock().now()
+                writer = TranscriptWriter(file, api_version=LATEST, began=now, interval_s=0.02, **self._options)
+                recorder = Recorder(transport, writer, LATEST, pace=PACE, on_entry=self._note)
+                return await recorder.record(self._stop, for_s)
+        finally:
+            await transport.close()
+
+    def stop(self) -> None:
+        """End it, from another thread."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    def _note(self, entry: Entry, is_new: bool) -> None:
+        if is_new:
+            self.entries.append(entry)
+
+
+@contextmanager
+def recording(url: str, path: Path, source: str | None = None) -> Iterator[Recording]:
+    """Record until the block ends."""
+    made = Recording(url, path, source)
+    thread = threading.Thread(target=lambda: asyncio.run(made.run()), daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+        thread.join(_STOP_S)
+        assert not thread.is_alive()
+
+
+def record(url: str, path: Path, for_s: float = 0.2, **options: Any) -> Transcript:  # noqa: ANN401 - of the writer
+    """A recording of so many seconds."""
+    asyncio.run(Recording(url, path, **options).run(for_s))
+    return load_transcript(path)
+
+
+def wait_for_entries(made: Recording, count: int) -> None:
+    """Wait until so many answers were new."""
+    assert eventually(lambda: len(made.entries) >= count), made.entries
+
+
+@contextmanager
+def replayed(transcript: Transcript, **options: Any) -> Iterator[tuple[str, list[Approved]]]:  # noqa: ANN401 - of the replay
+    """A replay until the block ends: its URL, and what is approved."""
+    approved: list[Approved] = []
+    ready = threading.Event()
+    places: list[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        with bound("127.0.0.1", 0) as sock:
+            async with Replay(transcript, on_approval=approved.append, **options).answering(sock):
+                places.append((url_of("http", sock), asyncio.get_running_loop(), stop))
+                ready.set()
+                await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    assert ready.wait(_STOP_S), "the replay did not start"
+    url, loop, stop = places[0]
+    try:
+        yield url, approved
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(_STOP_S)
+        assert not thread.is_alive()
+
+
+def live(service: Running, vm: Vm, path: Path) -> tuple[Transcript, str]:
+    """The transcript of a maintenance that is approved, starts and ends; and the id of its event."""
+    with recording(service.url, path, vm.address) as made:
+        wait_for_entries(made, 1)
+        time.sleep(_DWELL_S)
+        service.schedule(vm)
+        wait_for_entries(made, 2)
+        shown = made.entries[1].document(LATEST)
+        assert shown is not None
+        time.sleep(_DWELL_S)
+        with service.wire(vm) as wire:
+            assert wire.ask(post(approval(shown.events[0].id))).status == 200
+        wait_for_entries(made, 3)
+        time.sleep(_DWELL_S)
+        service.complete(vm)
+        wait_for_entries(made, 4)
+    return load_transcript(path), shown.events[0].id
