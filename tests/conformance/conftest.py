@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.store import SqlStore
-from tests.support.databases import Database, PostgreSql, postgresql
+from forewarn.store import Store
+from tests.support.databases import Database, Dictionaries, PostgreSql, postgresql
 
 SQLITE = ["sqlite-file", "sqlite-memory"]
 ON_DISK = ["sqlite-file", pytest.param("postgresql", marks=pytest.mark.slow)]
@@ -20,9 +20,12 @@ def server() -> Iterator[PostgreSql]:
         yield running
 
 
-@pytest.fixture(params=[*SQLITE, pytest.param("postgresql", marks=pytest.mark.slow)])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+@pytest.fixture(params=["memory", *SQLITE, pytest.param("postgresql", marks=pytest.mark.slow)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database | Dictionaries]:
     """A database that has nothing but the schema, if that."""
+    if request.param == "memory":
+        yield Dictionaries()
+        return
     yield from _database(request, tmp_path)
 
 
@@ -33,7 +36,7 @@ def shared_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[
 
 
 @pytest.fixture
-def store(database: Database) -> Iterator[SqlStore]:
+def store(database: Database | Dictionaries) -> Iterator[Store]:
     store = database.open()
     yield store
     store.close()

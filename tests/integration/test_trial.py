@@ -138,7 +138,7 @@ def test_a_handler_has_to_outlive_faults(tmp_path: Path, fault: str) -> None:
     ],
 )
 def test_a_handler_that_misbehaves_is_reported_and_nothing_is_left(tmp_path: Path, code: str, found: set[str]) -> None:
-    report = tried(tmp_path, code, status=1)
+    report = tried(tmp_path, code, "--patience", "0.5s", status=1)
     assert codes(report) == found
     assert len(report["output"]) <= 4000
     assert _running(str(tmp_path / "handler.py")) == []
@@ -190,6 +190,6 @@ def test_an_unmodified_handler_finds_the_endpoint_where_it_always_is(tmp_path: P
     ],
 )
 def test_nothing_outlives_the_network_that_it_was_given(tmp_path: Path, code: str) -> None:
-    tried(tmp_path, code, network="", status=1)
+    tried(tmp_path, code, "--patience", "0.5s", network="", status=1)
     time.sleep(0.2)
     assert _running(str(tmp_path / "handler.py")) == []

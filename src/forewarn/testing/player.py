@@ -393,33 +393,28 @@ class Player:
         return "" if expect.operation is None else await self._fault_of_event(expect, expect.operation, vm)
 
     async def _fault_of_event(self, expect: Expect, operation: str, vm: str) -> str:
+        """What is not as it is expected of what an operation shows to a VM."""
         shown = await self._shown(operation, vm)
-        ids = await self._ids(operation)
+        found = [event for each in self._operations[operation] for event in (await self._lab.look(each))[1]]
+        ids = {event.id for event in found}
         was_there = any(event.id in ids for document in self._lab.documents(vm) for event in document.events)
         status = shown.status if shown is not None else "gone" if was_there else "absent"
-        events = [
-            e for each in self._operations[operation] for e in (await self._lab.look(each))[1] if vm in e.resources
-        ]
+        mine = [e for e in found if vm in e.resources] or [e for e in found if shown is not None and e.id == shown.id]
         pairs: list[tuple[str, object, object]] = [
             ("status", expect.status, status),
-            ("approved", expect.approved, bool(events) and all(event.is_approved for event in events)),
+            ("approved", expect.approved, bool(mine) and all(event.is_approved for event in mine)),
         ]
+        of_shown = ("type", "description", "duration", "source", "resources")
         if shown is not None:
-            pairs += [
-                ("type", expect.type, shown.type),
-                ("description", expect.description, shown.description),
-                ("duration", expect.duration, shown.duration_s),
-            ]
-            if expect.notice_at_least is not None:
-                left = timedelta(0) if shown.not_before is None else shown.not_before - self._lab.clock.now()
-                if left < expect.notice_at_least:
-                    return f"{operation} has {left} of notice, and at least {expect.notice_at_least} was expected"
-        elif any(each is not None for each in (expect.type, expect.description, expect.duration)):
+            values = (shown.type, shown.description, shown.duration_s, shown.source, shown.resources)
+            pairs += [(name, getattr(expect, name), value) for name, value in zip(of_shown, values, strict=True)]
+            left = timedelta(0) if shown.not_before is None else shown.not_before - self._lab.clock.now()
+            if expect.notice_at_least is not None and left < expect.notice_at_least:
+                return f"{operation} has {left} of notice, and at least {expect.notice_at_least} was expected"
+        elif any(getattr(expect, name) is not None for name in of_shown):
             return f"{operation} is {status}"
-        for what, wanted, found in pairs:
-            if wanted is not None and wanted != found:
-                return f"{what} of {operation} is {found}, and {wanted} was expected"
-        return ""
+        wrong = next(((what, wanted, value) for what, wanted, value in pairs if wanted not in {None, value}), None)
+        return "" if wrong is None else f"{wrong[0]} of {operation} is {wrong[2]}, and {wrong[1]} was expected"
 
 
 async def _never() -> bool:

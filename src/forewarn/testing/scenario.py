@@ -169,7 +169,7 @@ class Expect(_In):
         vm: As that VM sees it; the handler's VM where none is named.
         status: ``Scheduled`` or ``Started`` in the document, ``gone`` after it was there, ``absent`` if it never was.
         approved: Whether somebody has approved it.
-        type, description, duration: Of the event.
+        type, description, duration, source, resources: Of the event.
         incarnation: DocumentIncarnation.
         events: How many are in the document.
         document: Its bytes.
@@ -185,6 +185,8 @@ class Expect(_In):
     type: EventType | None = None
     description: str | None = None
     duration: int | None = None
+    source: Source | None = None
+    resources: Names | None = None
     notice_at_least: PositiveSpan | None = None
     incarnation: int | None = None
     events: int | None = None
@@ -198,7 +200,16 @@ class Expect(_In):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        about_event = (self.status, self.approved, self.type, self.description, self.duration, self.notice_at_least)
+        about_event = (
+            self.status,
+            self.approved,
+            self.type,
+            self.description,
+            self.duration,
+            self.source,
+            self.resources,
+            self.notice_at_least,
+        )
         if self.operation is None and any(each is not None for each in about_event):
             msg = "say of which operation, with event"
             raise ValueError(msg)

@@ -1,0 +1,157 @@
+"""The reading half of the store in memory."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from heapq import merge
+from itertools import islice, takewhile
+from typing import Any, TypeVar
+
+from forewarn.core.decision import Document
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Audience, Entry, Event, Maintenance, MaintenanceState, Scope, VirtualMachine
+from forewarn.store.contract import Outcome, Page
+from forewarn.store.memory_tables import ALL, Table, Tables
+
+__all__ = ["MemoryReader", "as_json", "of_keys"]
+
+V = TypeVar("V")
+
+
+def of_keys(table: Table[V], keys: Iterable[str]) -> dict[str, V]:
+    """Those values of a table, as far as they are there, by key."""
+    rows = table.rows
+    wanted = {key for key in keys if key in rows}
+    return {key: rows[key] for key in (sorted(wanted) if len(wanted) > 1 else wanted)}
+
+
+def as_json(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy, as a database that keeps JSON would hand it back."""
+    copy: dict[str, Any] = json.loads(json.dumps(content))
+    return copy
+
+
+class MemoryReader:
+    """Reads in dictionaries; see `forewarn.store.contract.Reader` for the duties."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def inventory(self) -> Inventory:
+        hosts, scopes = self._tables.hosts.rows, self._tables.scopes.rows
+        return Inventory(
+            hosts=tuple(hosts[name] for name in sorted(hosts)),
+            scopes=tuple(scopes[name] for name in sorted(scopes)),
+            vms=tuple(self.vms()),
+        )
+
+    def vms(self, *, host: str | None = None, name: str | None = None) -> list[VirtualMachine]:
+        rows = self._tables.vms.rows
+        if name is not None:
+            vm = rows.get(name)
+            return [vm] if vm is not None and host in (None, vm.host) else []
+        index = self._tables.vms_by_name.group(ALL) if host is None else self._tables.vms_by_host.group(host)
+        return [rows[key] for (key,) in index]
+
+    def vm_page(self, after: str | None, limit: int) -> list[VirtualMachine]:
+        rows = self._tables.vms.rows
+        return [rows[name] for (name,) in _page_of(self._tables.vms_by_name.group(ALL), after, limit)]
+
+    def host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
+        page = _page_of(self._tables.hosts_by_name.group(ALL), after, limit)
+        return {host: [name for (name,) in self._tables.vms_by_host.group(host)] for (host,) in page}
+
+    def scopes(self, names: Iterable[str]) -> dict[str, Scope]:
+        return of_keys(self._tables.scopes, names)
+
+    def documents(self) -> Iterator[Document]:
+        events, maintenances = self._tables.events.rows, self._tables.maintenances.rows
+        for audience in list(self._tables.audiences.rows.values()):
+            if audience.enabled_at is not None:
+                listed = [events[key] for _, key in self._tables.listed.group(audience.key)]
+                yield Document(audience=audience, items=tuple((e, maintenances[e.maintenance_id]) for e in listed))
+
+    def audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
+        return of_keys(self._tables.audiences, keys)
+
+    def maintenances(
+        self, *, states: Sequence[MaintenanceState] = (), before: int | None = None, limit: int = 100
+    ) -> Page[Maintenance]:
+        index = self._tables.by_state
+        groups = [index.group(state) for state in dict.fromkeys(states)]
+        if not states:
+            groups = [self._tables.by_sequence.group(ALL)]
+        newest = merge(*(_backwards(group, before) for group in groups), reverse=True)
+        found = [self._tables.maintenances.rows[key] for _, key in islice(newest, limit + 1)]
+        return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else None)
+
+    def maintenance(self, maintenance_id: str) -> Maintenance | None:
+        return self._tables.maintenances.rows.get(maintenance_id)
+
+    def events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
+        rows, index = self._tables.events.rows, self._tables.events_of
+        found = {i: [rows[key] for _, key in index.group(i)] for i in sorted(set(maintenance_ids))}
+        return {i: events for i, events in found.items() if events}
+
+    def entries(
+        self, *, after: int = 0, limit: int = 100, maintenance_id: str | None = None, newest: bool = False
+    ) -> Page[Entry]:
+        index = self._tables.entries_by_sequence.group(ALL)
+        if maintenance_id is not None:
+            index = self._tables.entries_of.group(maintenance_id)
+        first = bisect_right(index, (after,))
+        if newest:
+            return Page(self._entries(index[max(first, len(index) - limit) :]), None)
+        found = self._entries(index[first : first + limit + 1])
+        return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else None)
+
+    def _entries(self, index: Sequence[tuple[int]]) -> list[Entry]:
+        rows = self._tables.ledger.rows
+        return [replace(rows[sequence][1], sequence=sequence) for (sequence,) in index]
+
+    def counts(self) -> Mapping[MaintenanceState, int]:
+        return {state: len(self._tables.by_state.group(state)) for state in MaintenanceState}
+
+    def next_due_at(self, except_for: Iterable[str] = ()) -> datetime | None:
+        skipped = set(except_for)
+        return next((at for at, _, key in self._tables.due.group(ALL) if key not in skipped), None)
+
+    def next_silent_at(self) -> datetime | None:
+        return next((at for at, _ in self._tables.silent.group(ALL)), None)
+
+    def due(self, now: datetime, limit: int) -> list[Maintenance]:
+        rows = self._tables.maintenances.rows
+        return [rows[place[-1]] for place in _until(self._tables.due.group(ALL), now, limit)]
+
+    def silent(self, before: datetime, limit: int) -> list[Audience]:
+        rows = self._tables.audiences.rows
+        return [rows[place[-1]] for place in _until(self._tables.silent.group(ALL), before, limit)]
+
+    def outcome(self, key: str) -> Outcome | None:
+        found = self._tables.outcomes.rows.get(key)
+        return None if found is None else replace(found, content=as_json(found.content))
+
+    def fingerprint(self) -> str | None:
+        return self._tables.meta.rows.get("inventory")
+
+    def clock(self) -> str | None:
+        return self._tables.meta.rows.get("clock")
+
+
+def _page_of(index: Sequence[tuple[Any, ...]], after: str | None, limit: int) -> Sequence[tuple[Any, ...]]:
+    first = 0 if after is None else bisect_right(index, (after,))
+    return index[first : first + limit]
+
+
+def _backwards(index: Sequence[tuple[Any, ...]], before: int | None) -> Iterator[tuple[Any, ...]]:
+    end = len(index) if before is None else bisect_left(index, (before,))
+    return (index[position] for position in range(end - 1, -1, -1))
+
+
+def _until(index: Sequence[tuple[Any, ...]], moment: datetime, limit: int) -> Iterator[tuple[Any, ...]]:
+    """At most so many whose moment has come."""
+    return islice(takewhile(lambda place: place[0] <= moment, index), limit)

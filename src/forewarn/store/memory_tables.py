@@ -1,0 +1,246 @@
+"""What the store in memory keeps: tables in dictionaries, each with its indexes, and the way back from every change.
+
+A table logs what stood at a key before. To undo, it puts that back in the same way as it put the new value there, so
+an index cannot be right after a change and wrong after its undoing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+from forewarn.core.model import Audience, Entry, Event, Host, Maintenance, Scope, VirtualMachine
+from forewarn.errors import StoreUnavailable
+from forewarn.store.contract import Outcome
+
+__all__ = ["ALL", "Holders", "Index", "Numbered", "Table", "Tables"]
+
+V = TypeVar("V")
+V_contra = TypeVar("V_contra", contravariant=True)
+
+Place = tuple[Hashable, tuple[Any, ...]]
+"""A group, and where in it: what sorts the values of the group, and at last the key in the table."""
+
+Numbered = tuple[int, Entry]
+"""A ledger entry and its number, which it is given when somebody reads it: most are never read."""
+
+ALL = ""
+"""The group of an index that has only one."""
+
+
+class _Follower(Protocol[V_contra]):
+    """Something that goes with a table."""
+
+    def move(self, before: V_contra | None, after: V_contra | None) -> None:
+        """A value has changed; None before is a new one, None after a removed one."""
+        ...
+
+
+class Index(Generic[V]):
+    """The values of a table in groups, each in order.
+
+    Args:
+        place: Where a value belongs; None: nowhere. Places of two values differ.
+    """
+
+    def __init__(self, place: Callable[[V], Place | None]) -> None:
+        self._place = place
+        self._groups: dict[Hashable, list[tuple[Any, ...]]] = {}
+
+    def move(self, before: V | None, after: V | None) -> None:
+        """Follow a change of the table."""
+        was = None if before is None else self._place(before)
+        will = None if after is None else self._place(after)
+        if was == will:
+            return
+        if was is not None:
+            group = self._groups[was[0]]
+            del group[bisect_left(group, was[1])]
+            if not group:
+                del self._groups[was[0]]
+        if will is not None:
+            insort(self._groups.setdefault(will[0], []), will[1])
+
+    def group(self, name: Hashable) -> Sequence[tuple[Any, ...]]:
+        """The places of one group, in order. Not to be kept: it changes with the table."""
+        return self._groups.get(name, ())
+
+    def before(self, name: Hashable, *start: object) -> Sequence[tuple[Any, ...]]:
+        """A copy of those places that lie before `start`."""
+        group = self.group(name)
+        return group[: bisect_left(group, start)]
+
+    def has(self, name: Hashable, start: object) -> bool:
+        """Whether a place begins with that."""
+        group = self.group(name)
+        position = bisect_left(group, (start,))
+        return position < len(group) and group[position][0] == start
+
+
+class Holders:
+    """Which maintenances hold a VM or a scope."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, str], dict[str, None]] = {}
+
+    def move(self, before: Maintenance | None, after: Maintenance | None) -> None:
+        """Follow a change of the table of those that hold something."""
+        if before is not None:
+            for key in _held(before):
+                ids = self._ids[key]
+                del ids[before.id]
+                if not ids:
+                    del self._ids[key]
+        if after is not None:
+            for key in _held(after):
+                self._ids.setdefault(key, {})[after.id] = None
+
+    def of(self, kind: str, name: str) -> Sequence[str]:
+        """Ids of those that hold that ``vm`` or ``scope``."""
+        return tuple(self._ids.get((kind, name), ()))
+
+
+def _held(maintenance: Maintenance) -> set[tuple[str, str]]:
+    vms = {("vm", claim.vm) for claim in maintenance.claims}
+    return vms | {("scope", claim.scope) for claim in maintenance.claims if claim.scope is not None}
+
+
+class Table(Generic[V]):
+    """Values by key.
+
+    Args:
+        noun: What they are, for messages.
+        log: Where a table writes what stood at a key before.
+        followers: The indexes.
+
+    Attributes:
+        rows: The values; changed by the methods alone.
+    """
+
+    def __init__(self, noun: str, log: list[tuple[Table[Any], Any, Any]], *followers: _Follower[V]) -> None:
+        self.noun = noun
+        self.rows: dict[Any, V] = {}
+        self._log = log
+        self._followers = followers
+
+    def add(self, key: Hashable, value: V) -> None:
+        """Keep a value at a key that had none.
+
+        Raises:
+            StoreUnavailable: It has one, as a database would say.
+        """
+        if key in self.rows:
+            self.refuse(key)
+        self.put(key, value)
+
+    def refuse(self, key: Hashable) -> NoReturn:
+        """Say what a database would say to a second one of that key."""
+        msg = f"{self.noun} {key!r} cannot be kept: it, or another one with its number, is in the store already"
+        raise StoreUnavailable(msg)
+
+    def put(self, key: Hashable, value: V | None) -> None:
+        """Keep that value at that key; None: none any more."""
+        self._log.append((self, key, self.rows.get(key)))
+        self.turn(key, value)
+
+    def turn(self, key: Hashable, value: V | None) -> None:
+        """The same without a note in the log, for undoing."""
+        before = self.rows.get(key)
+        for follower in self._followers:
+            follower.move(before, value)
+        if value is not None:
+            self.rows[key] = value
+        elif before is not None:
+            del self.rows[key]
+
+    def replace_all(self, values: Iterable[tuple[Hashable, V]]) -> None:
+        """Keep exactly those.
+
+        Raises:
+            StoreUnavailable: A key comes twice.
+        """
+        for key in reversed(list(self.rows)):
+            self.put(key, None)
+        for key, value in values:
+            self.add(key, value)
+
+
+class Tables:
+    """All tables, their indexes, and what was changed since the last commit."""
+
+    def __init__(self) -> None:
+        self.counter = 0
+        self._log: list[tuple[Table[Any], Any, Any]] = []
+
+        self.meta: Table[str] = Table("meta", self._log)
+
+        self.hosts_by_name: Index[Host] = Index(lambda h: (ALL, (h.name,)))
+        self.hosts: Table[Host] = Table("host", self._log, self.hosts_by_name)
+        self.scopes: Table[Scope] = Table("scope", self._log)
+        self.vms_by_name: Index[VirtualMachine] = Index(lambda v: (ALL, (v.name,)))
+        self.vms_by_host: Index[VirtualMachine] = Index(lambda v: (v.host, (v.name,)))
+        self.addresses: Table[str] = Table("address", self._log)
+        self.vms: Table[VirtualMachine] = Table("vm", self._log, self.vms_by_name, self.vms_by_host)
+
+        self.silent: Index[Audience] = Index(_silent_place)
+        self.audiences: Table[Audience] = Table("audience", self._log, self.silent)
+
+        self.by_sequence: Index[Maintenance] = Index(lambda m: (ALL, (m.sequence, m.id)))
+        self.by_state: Index[Maintenance] = Index(lambda m: (m.state, (m.sequence, m.id)))
+        self.due: Index[Maintenance] = Index(_due_place)
+        self.ended: Index[Maintenance] = Index(_ended_place)
+        self.maintenances: Table[Maintenance] = Table(
+            "maintenance", self._log, self.by_sequence, self.by_state, self.due, self.ended
+        )
+        self.holders = Holders()
+        self.claims: Table[Maintenance] = Table("claims of maintenance", self._log, self.holders)
+
+        self.events_by_sequence: Index[Event] = Index(lambda e: (ALL, (e.sequence, e.id)))
+        self.events_of: Index[Event] = Index(lambda e: (e.maintenance_id, (e.sequence, e.id)))
+        self.listed: Index[Event] = Index(lambda e: (e.audience, (e.sequence, e.id)) if e.is_listed else None)
+        self.events: Table[Event] = Table("event", self._log, self.events_by_sequence, self.events_of, self.listed)
+
+        self.entries_by_sequence: Index[Numbered] = Index(lambda e: (ALL, (e[0],)))
+        self.entries_of: Index[Numbered] = Index(_entry_place)
+        self.loose_entries: Index[Numbered] = Index(_loose_entry_place)
+        self.ledger: Table[Numbered] = Table(
+            "ledger entry", self._log, self.entries_by_sequence, self.entries_of, self.loose_entries
+        )
+
+        self.outcomes_by_at: Index[Outcome] = Index(lambda o: (ALL, (o.at, o.key)))
+        self.outcomes: Table[Outcome] = Table("outcome", self._log, self.outcomes_by_at)
+
+    def commit(self) -> None:
+        """What was changed stands."""
+        self._log.clear()
+
+    def undo(self) -> None:
+        """Nothing was changed since the last commit."""
+        for table, key, before in reversed(self._log):
+            table.turn(key, before)
+        self._log.clear()
+
+
+def _silent_place(audience: Audience) -> Place | None:
+    return None if audience.active_until is None else (ALL, (audience.active_until, audience.key))
+
+
+def _due_place(maintenance: Maintenance) -> Place | None:
+    return None if maintenance.due_at is None else (ALL, (maintenance.due_at, maintenance.sequence, maintenance.id))
+
+
+def _ended_place(maintenance: Maintenance) -> Place | None:
+    if maintenance.ended_at is None:
+        return None
+    return (ALL, (maintenance.ended_at, maintenance.sequence, maintenance.id))
+
+
+def _entry_place(numbered: Numbered) -> Place | None:
+    sequence, entry = numbered
+    return None if entry.maintenance_id is None else (entry.maintenance_id, (sequence,))
+
+
+def _loose_entry_place(numbered: Numbered) -> Place | None:
+    sequence, entry = numbered
+    return (ALL, (entry.at, sequence)) if entry.maintenance_id is None else None

@@ -1,0 +1,239 @@
+"""The writing half of the store in memory: loading the working set of a decision, and saving what it changed.
+
+It goes step by step as `forewarn.store.writing` does. What one of them loads, the other has to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from forewarn.core.decision import Changes, State
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import (
+    ACTIVE_STATES,
+    Event,
+    EventType,
+    Maintenance,
+    MaintenanceState,
+    VirtualMachine,
+    audience_key,
+)
+from forewarn.store.contract import Outcome
+from forewarn.store.memory_reading import MemoryReader, as_json, of_keys
+from forewarn.store.memory_tables import ALL, Index, Table, Tables
+
+__all__ = ["MUTABLE", "MemoryTransaction"]
+
+T = TypeVar("T", Maintenance, Event)
+
+MUTABLE: dict[type[Any], tuple[str, ...]] = {
+    Maintenance: ("state", "not_before", "due_at", "started_at", "impacted_at", "ended_at", "attempts"),
+    Event: ("is_listed", "approved_at", "approved_by"),
+}
+"""Fields that change after a value was made; all others stand from the first. A test holds it to the SQL store's."""
+
+_STANDING = {
+    kind: attrgetter(*(f.name for f in fields(kind) if f.name not in mutable)) for kind, mutable in MUTABLE.items()
+}
+
+
+class MemoryTransaction(MemoryReader):
+    """Reads and writes in dictionaries; see `forewarn.store.contract.Transaction` for the duties."""
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        self._counter = tables.counter
+
+    # The counter
+
+    def next_sequence(self) -> int:
+        self._counter += 1
+        return self._counter
+
+    def flush(self) -> None:
+        """Write the counter back; the store calls it before the commit."""
+        self._tables.counter = self._counter
+
+    # Loading a working set
+
+    def load_request(self, hosts: Iterable[str], vms: Iterable[str]) -> State:
+        hosts, vms = sorted(set(hosts)), list(vms)
+        state = State(hosts={name for name in hosts if name in self._tables.hosts.rows})
+        found = [vm for host in hosts for vm in self.vms(host=host)]
+        found += of_keys(self._tables.vms, vms).values()
+        self._add_vms(state, found)
+        holders = self._holders([vm.name for vm in found], [vm.scope for vm in found if vm.scope is not None])
+        self._add_maintenances(state, holders)
+        self._complete(state)
+        return state
+
+    def active_ids(self) -> list[str]:
+        return [key for state in MaintenanceState if state in ACTIVE_STATES for key in self._in_state(state)]
+
+    def _in_state(self, state: MaintenanceState) -> list[str]:
+        return [key for _, key in self._tables.by_state.group(state)]
+
+    def load_maintenances(
+        self, ids: Iterable[str], *, with_neighbours: bool = False, into: State | None = None
+    ) -> State:
+        state = State() if into is None else into
+        ids = set(ids)
+        self._add_maintenances(state, ids)
+        state.focus |= ids & state.maintenances.keys()
+        self._add_neighbours(state)
+        if with_neighbours:
+            state.focus |= {m.id for m in state.maintenances.values() if m.is_active}
+            self._add_neighbours(state)
+        self._complete(state)
+        return state
+
+    def load_events(self, ids: Iterable[str]) -> State:
+        events = of_keys(self._tables.events, ids)
+        state = State()
+        self._add_maintenances(state, {e.maintenance_id for e in events.values()})
+        has_deletes = any(m.type is EventType.TERMINATE and m.is_active for m in state.maintenances.values())
+        state = self.load_maintenances(list(state.maintenances), with_neighbours=has_deletes, into=state)
+        state.events.update(events)
+        return state
+
+    def load_audiences(self, keys: Iterable[str]) -> State:
+        keys = list(keys)
+        events = self._tables.events.rows
+        state = self.load_maintenances({events[i].maintenance_id for i in self._listed_ids(keys)})
+        state.audiences.update(self.audiences(keys))
+        self._complete(state)
+        return state
+
+    def _add_maintenances(self, state: State, ids: Iterable[str]) -> None:
+        state.maintenances.update(of_keys(self._tables.maintenances, (i for i in ids if i not in state.maintenances)))
+
+    def _add_neighbours(self, state: State) -> None:
+        focus = [state.maintenances[i] for i in state.focus if state.maintenances[i].is_active]
+        claims = [claim for m in focus for claim in m.claims]
+        self._add_maintenances(state, self._holders([c.vm for c in claims], [c.scope for c in claims if c.scope]))
+
+    def _holders(self, vms: Iterable[str], scopes: Iterable[str]) -> set[str]:
+        """Ids of the active maintenances that hold one of those VMs or scopes."""
+        holders = self._tables.holders
+        return {
+            i for kind, names in (("vm", vms), ("scope", scopes)) for name in set(names) for i in holders.of(kind, name)
+        }
+
+    def _complete(self, state: State) -> None:
+        """Add what a decision about the focus may touch: events, VMs, scopes, audiences with their documents."""
+        for events in self.events_of(m.id for m in state.maintenances.values() if m.is_active).values():
+            state.events.update((e.id, e) for e in events)
+        self._add_vms(state, of_keys(self._tables.vms, _vms_needed(state)).values())
+        vm_audiences = {audience_key(vm, state.scopes.get(vm.scope or "")) for vm in state.vms.values()}
+        keys = vm_audiences | {e.audience for e in state.events.values()} | set(state.audiences)
+        state.audiences.update(self.audiences(keys - set(state.audiences)))
+        others = self._listed_ids(state.audiences) - state.events.keys()
+        listed = of_keys(self._tables.events, others)
+        state.events.update(listed)
+        self._add_maintenances(state, {e.maintenance_id for e in listed.values()})
+
+    def _add_vms(self, state: State, vms: Iterable[VirtualMachine]) -> None:
+        state.vms.update((vm.name, vm) for vm in vms)
+        names = {vm.scope for vm in state.vms.values() if vm.scope is not None}
+        names |= {c.scope for i in state.focus for c in state.maintenances[i].claims if c.scope is not None}
+        state.scopes.update(self.scopes(names - set(state.scopes)))
+
+    def _listed_ids(self, audiences: Iterable[str]) -> set[str]:
+        return {key for audience in audiences for _, key in self._tables.listed.group(audience)}
+
+    # Saving
+
+    def save(self, changes: Changes) -> None:
+        tables = self._tables
+        for audience in changes.audiences.values():
+            tables.audiences.put(audience.key, audience)
+        _put(tables.maintenances, tables.by_sequence, changes.maintenances, changes.created)
+        _put(tables.events, tables.events_by_sequence, changes.events, changes.created)
+        for vm in changes.vms.values():
+            tables.vms.put(vm.name, vm)
+        self._keep_claims(changes)
+        for entry in changes.entries:
+            sequence = self.next_sequence()
+            tables.ledger.put(sequence, (sequence, entry))
+
+    def _keep_claims(self, changes: Changes) -> None:
+        """They are kept from the making of a maintenance to its end."""
+        table = self._tables.claims
+        for key, maintenance in changes.maintenances.items():
+            if not maintenance.is_active:
+                if key in table.rows:
+                    table.put(key, None)
+            elif key in changes.created:
+                if len(set(maintenance.vms)) < len(maintenance.claims):
+                    table.refuse(key)
+                table.add(key, maintenance)
+
+    def touch(self, active_until: Mapping[str, datetime]) -> None:
+        for key, moment in active_until.items():
+            audience = self._tables.audiences.rows.get(key)
+            if audience is not None and audience.active_until is not None and audience.active_until < moment:
+                self._tables.audiences.put(key, replace(audience, active_until=moment))
+
+    def replace_inventory(self, inventory: Inventory, fingerprint: str) -> None:
+        tables = self._tables
+        tables.hosts.replace_all((h.name, h) for h in inventory.hosts)
+        tables.scopes.replace_all((s.name, s) for s in inventory.scopes)
+        tables.vms.replace_all((vm.name, vm) for vm in inventory.vms)
+        tables.addresses.replace_all((address, vm.name) for vm in inventory.vms for address in vm.addresses)
+        tables.meta.put("inventory", fingerprint)
+
+    def keep_clock(self, kind: str) -> None:
+        self._tables.meta.put("clock", kind)
+
+    def keep_outcome(self, outcome: Outcome) -> None:
+        self._tables.outcomes.add(outcome.key, replace(outcome, content=as_json(outcome.content)))
+
+    def prune(self, ended_before: datetime, outcomes_before: datetime, limit: int) -> int:
+        tables = self._tables
+        for _, key in tables.outcomes_by_at.before(ALL, outcomes_before):
+            tables.outcomes.put(key, None)
+        old = [place[-1] for place in tables.ended.before(ALL, ended_before)[:limit]]
+        for maintenance_id in old:
+            for _, key in list(tables.events_of.group(maintenance_id)):
+                tables.events.put(key, None)
+            for (sequence,) in list(tables.entries_of.group(maintenance_id)):
+                tables.ledger.put(sequence, None)
+            tables.maintenances.put(maintenance_id, None)
+        if len(old) < limit:
+            for _, sequence in tables.loose_entries.before(ALL, ended_before):
+                tables.ledger.put(sequence, None)
+        return len(old)
+
+
+def _put(table: Table[T], by_sequence: Index[T], values: Mapping[str, T], created: set[str]) -> None:
+    """Add what is new; of what was there before take over only the fields that can change."""
+    for key, value in values.items():
+        stored = table.rows.get(key)
+        if key in created:
+            if by_sequence.has(ALL, value.sequence):
+                table.refuse(key)
+            table.add(key, value)
+        elif stored is not None:
+            table.put(key, _changed(stored, value))
+
+
+def _changed(stored: T, value: T) -> T:
+    kind = type(value)
+    if _STANDING[kind](stored) == _STANDING[kind](value):  # nearly always, and quicker than to make a new one
+        return value
+    return replace(stored, **{name: getattr(value, name) for name in MUTABLE[kind]})
+
+
+def _vms_needed(state: State) -> set[str]:
+    """VMs of what may still be announced, and of what takes them away when it ends."""
+    needed: set[str] = set()
+    for i in state.focus:
+        maintenance = state.maintenances[i]
+        is_queued = maintenance.state is MaintenanceState.QUEUED
+        if is_queued or (maintenance.is_active and maintenance.type in {EventType.PREEMPT, EventType.TERMINATE}):
+            needed.update(maintenance.vms)
+    return needed - set(state.vms)
