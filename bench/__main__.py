@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from bench import agent, due, get, held, inventory, picture, report, sight
+from bench import agent, due, get, held, inventory, kit, picture, report, sight
 from bench.machine import describe, load_average
 from bench.process import LOAD_CORE, ROOT, BenchError, missing_tools
 from bench.result import QUICK, Effort
@@ -24,6 +24,7 @@ _PARTS = {
     "due": due.measure,
     "inventory": inventory.measure,
     "agent": agent.measure,
+    "kit": kit.measure,
 }
 _QUIET_LOAD = 0.5
 

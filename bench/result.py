@@ -26,6 +26,8 @@ class Effort:
         idle_s: How long idle agents are watched.
         polled: Events that a polling agent is told of, one a second.
         waited: Events that an agent with a held poll is told of.
+        fixtures: Fixtures of the testing kit, one after the other.
+        events_of_day: Events of a simulated day.
     """
 
     rounds: int = 5
@@ -38,6 +40,8 @@ class Effort:
     idle_s: float = 90.0
     polled: int = 60
     waited: int = 200
+    fixtures: int = 200
+    events_of_day: int = 1000
 
 
 QUICK = Effort(
@@ -51,6 +55,8 @@ QUICK = Effort(
     idle_s=15.0,
     polled=5,
     waited=20,
+    fixtures=30,
+    events_of_day=200,
 )
 """Enough to see that everything works."""
 

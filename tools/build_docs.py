@@ -6,6 +6,7 @@ The agent's configuration, hooks and metrics; settings, commands, errors, metric
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import re
@@ -31,9 +32,11 @@ from forewarn.agent.steps import VARIABLES, payload_of
 from forewarn.agent.together import Together
 from forewarn.cli.main import app as cli
 from forewarn.cli.openapi import openapi_document
+from forewarn.cli.scenario import format_at
 from forewarn.clock import RealClock
 from forewarn.config import Settings
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
+from forewarn.core.fault import FAULTS
 from forewarn.core.lifecycle import EVENT_STATUS, TRANSITIONS
 from forewarn.core.model import ACTIVE_STATES, MaintenanceState
 from forewarn.endpoint.traffic import Limits, Traffic
@@ -41,6 +44,9 @@ from forewarn.faults import Faults
 from forewarn.feed import Feed
 from forewarn.metrics import Metrics
 from forewarn.span import format_span
+from forewarn.testing.loading import Scenario, load_scenario, shipped_scenarios
+from forewarn.testing.player import Outcome, Player, lab_of
+from forewarn.wire.advice import ADVICE
 from forewarn.wire.document import Event
 from forewarn.wire.imds import VERSIONS, Dialect
 
@@ -313,6 +319,52 @@ def agent_metrics() -> str:
     )
 
 
+def faults() -> str:
+    """Every kind of fault, and every warning to clients."""
+    text = (
+        "# Faults and warnings\n\nWhat a service that was started with `--fault-injection`, a scenario or a test lets go "
+        "wrong on purpose\n([how](../how-to/inject-faults.md)).\n\n"
+    )
+    text += _table("fault", "strikes", "what a client sees", "what a good client does", "takes")
+    for kind in FAULTS.values():
+        takes = "" if kind.delay is None else f"`{format_span(kind.delay)}` unless told otherwise"
+        text += _row(f"`{kind.name}`", kind.place.value, kind.what, kind.advice, takes)
+    text += "\n## Warnings\n\nWhat `forewarn requests`, `forewarn try` and the test fixture say of a client that\n\n"
+    text += _table("code", "the client", "because of", "elsewhere")
+    for row in ADVICE:
+        text += _row(f"`{row.code}`", row.text, row.spec, "fails" if row.is_wrong else "unwise")
+    return text
+
+
+def scenarios() -> str:
+    """Every scenario that is shipped, with what happened when it was played."""
+    text = (
+        "# Scenarios\n\nWhat `forewarn scenario list` shows, and `forewarn try --scenario NAME` lets happen to a "
+        "handler.\nThe times are those of a play on virtual time: `●` something happens, `!` something goes wrong, `?` is "
+        "checked.\n"
+    )
+    for name in shipped_scenarios():
+        scenario = load_scenario(name)
+        lines = [
+            f"{format_at(each.at):>12}  {_MARKS.get(each.verb, '●')} {each.text}"
+            for each in asyncio.run(_played(scenario))
+        ]
+        drawn = "\n".join(line if len(line) <= _DRAWN_MAX else line[: _DRAWN_MAX - 3] + "..." for line in lines)
+        text += (
+            f"\n## {name}\n\n**{scenario.title}.** {' '.join(scenario.description.split())}\n\n```text\n{drawn}\n```\n"
+        )
+    return text
+
+
+_MARKS = {"expect": "?", "fault": "!", "clear_faults": "!"}
+_DRAWN_MAX = 130
+
+
+async def _played(scenario: Scenario) -> list[Outcome]:
+    async with lab_of(scenario).running() as lab:
+        return await Player(scenario, lab).play()
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings,
     "errors.md": error_codes,
@@ -324,6 +376,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "agent-configuration.md": agent_configuration,
     "agent-hooks.md": agent_hooks,
     "agent-metrics.md": agent_metrics,
+    "faults.md": faults,
+    "scenarios.md": scenarios,
 }
 
 

@@ -152,7 +152,7 @@ _KINDS = (
     FaultKind(
         name="unknown-members",
         place=Place.DOCUMENT,
-        what="Members that no version has, in the document and in each event, and an EventType that is new.",
+        what="Members that no version has, in the document and in each event.",
         advice="Leaves alone what it does not know (R105).",
     ),
     FaultKind(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
@@ -79,7 +79,7 @@ class Lab:
             new_id=new_id or SeededIds(),
         )
         self._urls: dict[str, str] = {}
-        self._documents: dict[str, deque[Document]] = {}
+        self._bodies: dict[str, deque[bytes]] = {}
         self.backend.engine.listeners.append(self._note)
 
     @asynccontextmanager
@@ -145,14 +145,17 @@ class Lab:
 
     def documents(self, vm: str | None = None) -> list[Document]:
         """Everything that VM was shown so far, oldest first; at most the last 10,000."""
-        return list(self._documents.get(self.backend.identity.audience(vm or self.default_vm), ()))
+        return [decode_document(body) for body in self._shown(vm or self.default_vm)]
+
+    def _shown(self, vm: str) -> Iterable[bytes]:
+        return self._bodies.get(self.backend.identity.audience(vm), ())
 
     def _note(self, changes: Changes) -> None:
         for document in changes.documents:
             channel = self.backend.feed.channel(document.audience.key)
             if channel.replies:
-                kept = self._documents.setdefault(channel.key, deque(maxlen=_DOCUMENTS_MAX))
-                kept.append(decode_document(channel.replies[-1].body))
+                kept = self._bodies.setdefault(channel.key, deque(maxlen=_DOCUMENTS_MAX))
+                kept.append(channel.replies[-1].body)
 
     # What operators do
 

@@ -481,7 +481,7 @@ def describe(step: Step) -> str:  # noqa: PLR0911 - one return for each kind of 
         case VmStep() | HostStep():
             return f"{step.verb.replace('_', ' ')} {action.name}"
         case tuple():
-            return f"{', '.join(action)} asks"
+            return f"{', '.join(action)} {'asks' if len(action) == 1 else 'ask'}"
         case bool():
             return "all faults end"
         case _:

@@ -95,7 +95,7 @@ async def test_each_step_is_told_as_soon_as_it_is_done() -> None:
         outcomes = await Player(scenario, lab, told.append).play()
     assert told == outcomes
     assert [(o.at, o.text) for o in told] == [
-        (timedelta(0), "web-0, db-0 asks"),
+        (timedelta(0), "web-0, db-0 ask"),
         (timedelta(0), "restart web-0"),
         (timedelta(days=1), "A day off"),
     ]
