@@ -30,6 +30,7 @@ _OWN_FLAG = frozenset(
         "tls_certificate",
         "tls_key",
         "insecure",
+        "fault_injection",
     }
 )
 
@@ -94,6 +95,9 @@ def add_serve(app: typer.Typer) -> None:
             bool,
             typer.Option("--insecure", help="Serve the control API without TLS all the same.", rich_help_panel=_TLS),
         ] = False,
+        fault_injection: Annotated[
+            bool, typer.Option("--fault-injection", help="Let operators have things go wrong: 'forewarn fault --help'.")
+        ] = False,
     ) -> None:
         """Run the service: metadata endpoint, control API and scheduler.
 
@@ -109,6 +113,7 @@ def add_serve(app: typer.Typer) -> None:
             "tls_certificate": tls_certificate,
             "tls_key": tls_key,
             "insecure": insecure or None,
+            "fault_injection": fault_injection or None,
         }
         with server_extra():
             from forewarn.app import run_service
