@@ -176,14 +176,18 @@ class Committer:
             self._is_in_doubt = False
             return truth, result
 
+        def show(truth: Truth | None, result: Any) -> T:  # noqa: ANN401 - whatever the work handed back
+            if truth is not None:
+                self.identity.load(truth[0])
+                self.feed.reload(truth[1])
+            return publish(result)
+
         async def run() -> T:
             async with self._lock:
-                truth, result = await self._write(transact)
-                if truth is not None:
-                    self.identity.load(truth[0])
-                    self.feed.reload(truth[1])
-                return publish(result)
+                return show(*await self._write(transact))
 
+        if self._write is inline:
+            return show(*transact())  # nothing comes in between, and nobody can stop waiting
         if len(self._commands) >= self._waiting_max:
             msg = f"{len(self._commands)} changes are waiting for the database already (commands_max)"
             raise StoreUnavailable(msg)

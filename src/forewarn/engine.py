@@ -283,6 +283,8 @@ class Engine(Committer):
 
         def publish(result: tuple[Due, Changes, list[datetime]]) -> Due:
             due, changes, moments = result
+            if changes.is_empty:
+                return due
             self._publish(changes)
             shown_at = self.clock.now()
             return replace(due, started=tuple((shown_at - moment).total_seconds() for moment in moments))
