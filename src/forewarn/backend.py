@@ -87,8 +87,8 @@ class Backend:
             faults=self.faults,
         )
         self.traffic = Traffic(_limits(settings), len(self.feed.versions), self.faults, self.journal or None)
-        app = MetadataApp(self.engine, clock, self.traffic, settings.first_answer_delay.total_seconds())
-        self.endpoint = MetadataServer(app, self.traffic, self.identity, clock)
+        self.app = MetadataApp(self.engine, clock, self.traffic, settings.first_answer_delay.total_seconds())
+        self.endpoint = MetadataServer(self.app, self.traffic, self.identity, clock)
         self.scheduler = Scheduler(
             self.engine,
             clock,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def scheduled_events(request: pytest.FixtureRequest) -> Iterator[ScheduledEvents]:
     """A metadata endpoint in this process, on virtual time; see `forewarn.testing.ScheduledEvents`."""
     arguments, options = _asked(request)
-    with _testing().ScheduledEvents(*arguments, **options) as events:
+    with _class("ScheduledEvents")(*arguments, **options) as events:
         yield events
 
 
@@ -43,7 +42,7 @@ def scheduled_events(request: pytest.FixtureRequest) -> Iterator[ScheduledEvents
 def async_scheduled_events(request: pytest.FixtureRequest) -> Iterator[AsyncScheduledEvents]:
     """The same for tests on asyncio or trio; see `forewarn.testing.AsyncScheduledEvents`."""
     arguments, options = _asked(request)
-    with _testing().AsyncScheduledEvents(*arguments, **options) as events:
+    with _class("AsyncScheduledEvents")(*arguments, **options) as events:
         yield events
 
 
@@ -53,9 +52,9 @@ def _asked(request: pytest.FixtureRequest) -> tuple[tuple[Any, ...], dict[str, A
     return ((), {}) if marker is None else (marker.args, dict(marker.kwargs))
 
 
-def _testing() -> ModuleType:
-    """`forewarn.testing`, imported where it is used: a session without such a test must not wait for it."""
+def _class(name: str) -> Any:  # noqa: ANN401 - a class of the module
+    """Of `forewarn.testing`, imported where it is used: a session without such a test must not wait for it."""
     try:
-        return importlib.import_module("forewarn.testing")
+        return getattr(importlib.import_module("forewarn.testing"), name)
     except ModuleNotFoundError as error:
-        pytest.fail(f"{error.name} is missing: pip install 'forewarn[testing]'", pytrace=False)
+        pytest.fail(str(error), pytrace=False)

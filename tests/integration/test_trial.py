@@ -13,6 +13,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from forewarn.testing.loading import load_scenario, shipped_scenarios
+
 POLL = """
 import json, os, sys, time, urllib.request as u
 url = os.environ["FOREWARN_ENDPOINT"] + "/metadata/scheduledevents?api-version=2020-07-01"
@@ -86,6 +88,56 @@ def test_a_handler_that_does_well_passes(tmp_path: Path) -> None:
     assert [step["fault"] for step in report["steps"]] == [None] * 5
     suite = ET.parse(tmp_path / "report.xml").getroot()  # noqa: S314 - our own file
     assert (suite.get("tests"), suite.get("failures")) == ("5", "0")
+
+
+CANCELED = """\
+title: A test
+inventory: {hosts: [{name: host-1}], vms: [{name: web-0, host: host-1}]}
+timeline:
+  - poll: web-0
+  - schedule: {as: it, vms: web-0, type: Freeze}
+  - expect: {event: it, status: Scheduled, approved: false, within: 8m, always: true}
+  - cancel: it
+  - expect: {event: it, status: gone}
+"""
+
+
+def test_an_approval_counts_when_the_timeline_says_so(tmp_path: Path) -> None:
+    report = tried(tmp_path, POLL.replace("BEFORE", "pass"), scenario=CANCELED)
+    assert len(report["approvals"]) == 1
+    waited_for = CANCELED.replace(
+        "  - expect: {event: it, status: Scheduled", "  - after: approved it\n    expect: {event: it"
+    )
+    waited_for = waited_for.replace("approved: false, within: 8m, always: true", "status: Started")
+    report = tried(tmp_path, POLL.replace("BEFORE", "pass"), scenario=waited_for.replace("cancel", "complete"))
+    assert [step["fault"] for step in report["steps"]] == [None] * 5
+
+
+def test_what_is_prepared_has_to_be_undone(tmp_path: Path) -> None:
+    drained = tmp_path / "drained"
+    prepare = POLL.replace("BEFORE", f"open({str(drained)!r}, 'w').close()")
+    test = ["--recovered", f"test ! -e {drained}"]
+    assert codes(tried(tmp_path, prepare, *test, scenario=CANCELED, status=1)) == {"unrecovered"}
+    undo = f'["Events"] or (os.path.exists({str(drained)!r}) and os.remove({str(drained)!r})) or []:'
+    assert codes(tried(tmp_path, prepare.replace('["Events"]:', undo), *test, scenario=CANCELED)) == set()
+
+
+def test_a_trial_is_over_when_the_handler_is(tmp_path: Path) -> None:
+    code = POLL.replace("BEFORE", "sys.exit(3)")
+    report = tried(tmp_path, code, status=1)
+    assert codes(report) == {"ended"}
+    assert report["status"] == 3
+    assert [step["fault"] for step in report["steps"] if step["fault"]][-1] == "the handler has ended"
+    assert len(report["steps"]) < 6
+
+
+def test_a_scenario_may_be_for_playing_only(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(f"only: play\n{SCENARIO}")
+    command = [sys.executable, "-m", "forewarn", "try", "--scenario", str(file), "--", "true"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 1
+    assert "scenario says only: play" in ran.stderr
 
 
 def test_approving_before_being_prepared_is_found(tmp_path: Path) -> None:
@@ -193,3 +245,43 @@ def test_nothing_outlives_the_network_that_it_was_given(tmp_path: Path, code: st
     tried(tmp_path, code, "--patience", "0.5s", network="", status=1)
     time.sleep(0.2)
     assert _running(str(tmp_path / "handler.py")) == []
+
+
+AGENT = """
+dry_run = false
+state_file = "{folder}/agent.json"
+listen = "127.0.0.1:0"
+
+[[rule]]
+name = "anything"
+handlers = [{{ use = "file", touch = "{folder}/drained" }}]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.namespaces
+@pytest.mark.parametrize("name", [name for name in shipped_scenarios() if load_scenario(name).only is None])
+def test_a_good_handler_passes_every_scenario(tmp_path: Path, name: str) -> None:
+    """Forewarn's own agent, which is the best handler that we know."""
+    config = tmp_path / "agent.toml"
+    config.write_text(AGENT.format(folder=tmp_path))
+    drained = tmp_path / "drained"
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "forewarn", "try", "--scenario", name, "--json", "--patience", "5s"),
+            *("--prepared", f"test -e {drained}", "--recovered", f"test ! -e {drained}"),
+            *("--", sys.executable, "-m", "forewarn", "agent", "run", "--config", str(config)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout)
+    assert report["findings"] == []
+    wants_approval = any(
+        step.approve is not None and step.approve.by == load_scenario(name).handler
+        for step in load_scenario(name).steps
+    )
+    assert bool(report["approvals"]) >= wants_approval

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from forewarn.cli.command import command, group
+from forewarn.cli.command import command, group, server_extra
 from forewarn.cli.output import Column, Output
 from forewarn.cli.record import add_from_transcript
 from forewarn.errors import ForewarnError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ExpectationFailed", "add_scenario", "format_at", "teller"]
 
+_COMMANDS = {"play": "scenario play", "try": "try"}
 _Which = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A scenario of the list, or a file.")]
 
 
@@ -37,7 +38,8 @@ def add_scenario(app: typer.Typer) -> None:
     @command(noun, "list", "forewarn scenario list")
     def list_scenarios(output: Output) -> None:
         """List the scenarios that come with Forewarn."""
-        from forewarn.testing.loading import load_scenario, shipped_scenarios
+        with server_extra():
+            from forewarn.testing.loading import load_scenario, shipped_scenarios
 
         found = [load_scenario(name) for name in shipped_scenarios()]
         if not output.show([{"name": each.name, "title": each.title, "steps": len(each.steps)} for each in found]):
@@ -49,8 +51,9 @@ def add_scenario(app: typer.Typer) -> None:
     @command(noun, "show", "forewarn scenario show live-migration")
     def show(which: _Which, output: Output) -> None:
         """Show what happens in a scenario, and when; a file is checked."""
-        from forewarn.testing.drawing import draw
-        from forewarn.testing.loading import load_scenario
+        with server_extra():
+            from forewarn.testing.drawing import draw
+            from forewarn.testing.loading import load_scenario
 
         scenario = load_scenario(which)
         content = {
@@ -62,6 +65,8 @@ def add_scenario(app: typer.Typer) -> None:
         }
         if not output.show(content):
             output.heading(scenario.title)
+            if scenario.only is not None:
+                output.line(f"for 'forewarn {_COMMANDS[scenario.only]}' only")
             for line in scenario.description.splitlines():
                 output.line(line)
             output.line()
@@ -86,7 +91,8 @@ def add_scenario(app: typer.Typer) -> None:
         ] = 1.0,
     ) -> None:
         """Play a scenario against a service of its own, and check that everything comes as it is expected."""
-        from forewarn.testing.loading import load_scenario
+        with server_extra():
+            from forewarn.testing.loading import load_scenario
 
         outcomes = asyncio.run(_play(load_scenario(which), clock, speed, teller(output)))
         failed = [outcome for outcome in outcomes if outcome.fault]
@@ -102,7 +108,9 @@ def add_scenario(app: typer.Typer) -> None:
 
 async def _play(scenario: Scenario, clock: str, speed: float, tell: Callable[[Outcome], None]) -> list[Outcome]:
     from forewarn.clock import SpedClock
-    from forewarn.testing.player import Player, lab_of
+
+    with server_extra():
+        from forewarn.testing.player import Player, lab_of
 
     async with lab_of(scenario, None if clock == "virtual" else SpedClock(speed)).running() as lab:
         return await Player(scenario, lab, tell).play()

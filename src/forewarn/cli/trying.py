@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli.command import command
+from forewarn.cli.command import command, server_extra
 from forewarn.cli.output import Column, Output
 from forewarn.cli.scenario import ExpectationFailed, teller
 from forewarn.cli.times import as_span_s
@@ -27,7 +27,7 @@ def add_try(app: typer.Typer) -> None:
         "try",
         "forewarn try -- ./my-handler.sh",
         "forewarn try --scenario spot-eviction --junit report.xml -- python3 handler.py",
-        "forewarn try --prepared 'test -e /run/drained' -- ./my-handler.sh",
+        "forewarn try --prepared 'test -e /run/drained' --recovered 'test ! -e /run/drained' -- ./my-handler.sh",
         panel="Test",
     )
     def try_it(
@@ -42,6 +42,12 @@ def add_try(app: typer.Typer) -> None:
         prepared: Annotated[
             str, typer.Option(metavar="SHELL", help="Succeeds while the VM is prepared; asked at each approval.")
         ] = "",
+        recovered: Annotated[
+            str,
+            typer.Option(
+                metavar="SHELL", help="Succeeds once the VM is as before; asked when no event hits it any more."
+            ),
+        ] = "",
         junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML there.")] = None,
         shared_network: Annotated[
             bool,
@@ -55,8 +61,9 @@ def add_try(app: typer.Typer) -> None:
         It finds the endpoint at 169.254.169.254 port 80, in a network of its own, where that can be made; else at
         the address that the variable FOREWARN_ENDPOINT holds. Time is virtual: it goes on once the handler has reacted.
         """
-        from forewarn.testing.loading import load_scenario
-        from forewarn.testing.trial import try_handler
+        with server_extra():
+            from forewarn.testing.loading import load_scenario
+            from forewarn.testing.trial import try_handler
 
         report = asyncio.run(
             try_handler(
@@ -64,6 +71,7 @@ def add_try(app: typer.Typer) -> None:
                 handler,
                 patience_s=as_span_s(patience, "--patience") or 0.0,
                 prepared=prepared,
+                recovered=recovered,
                 is_alone=not shared_network,
                 on_step=teller(output),
             )

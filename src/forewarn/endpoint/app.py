@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from forewarn.clock import Clock
-from forewarn.core.approval import Approver
+from forewarn.core.approval import Approval, Approver
 from forewarn.core.fault import Fault, Place
 from forewarn.endpoint import misconduct
 from forewarn.engine import Engine
@@ -59,13 +60,17 @@ class MetadataApp:
     """Answers VMs.
 
     Args:
-        engine: Enables and approves.
+        engine: Enables; and approves, where nothing else is put in the place of that.
         clock: For holding first answers on virtual time.
         traffic: Shared with the connections.
         first_answer_delay_s: How long the enabling GET is held (R67).
+
+    Attributes:
+        approve: Carries approvals out.
     """
 
     def __init__(self, engine: Engine, clock: Clock, traffic: Traffic, first_answer_delay_s: float = 0.0) -> None:
+        self.approve: Callable[[Sequence[str], Approver], Awaitable[Approval]] = engine.approve
         self._engine = engine
         self._clock = clock
         self._traffic = traffic
@@ -101,7 +106,8 @@ class MetadataApp:
         else:
             response_or_none = response
         if self._traffic.journal is not None:
-            self._write_down(request, response, began_s, fault, is_answered=response_or_none is not None)
+            is_whole = response_or_none is not None or (fault is not None and fault.kind.name in misconduct.WHOLE)
+            self._write_down(request, response, began_s, fault, is_answered=is_whole)
         if response_or_none is not None:
             await response(scope, receive, send)
 
@@ -274,12 +280,12 @@ class MetadataApp:
             source_address=connection.peer,
             api_version=self._engine.feed.versions[index].name,
         )
-        approval = await self._engine.approve(event_ids, approver)
+        approval = await self.approve(event_ids, approver)
         if approval.unknown:
             if self._dialect.unknown_event != HTTPStatus.OK:
                 raise _Refused(self._unknown())
             known = [i for i in event_ids if i not in set(approval.unknown)]
-            approval = await self._engine.approve(known, approver)
+            approval = await self.approve(known, approver)
         channel.settle((*approval.approved, *approval.unchanged))
 
     def _unknown(self) -> Response:

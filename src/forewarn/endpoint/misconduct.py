@@ -15,7 +15,7 @@ from forewarn.wire import imds
 if TYPE_CHECKING:
     from forewarn.endpoint.fastpath import Connection
 
-__all__ = ["Answer", "distort", "refuse", "send_badly"]
+__all__ = ["WHOLE", "Answer", "distort", "refuse", "send_badly"]
 
 _RETRY_AFTER_S = 2
 _STATUS_TEXTS = {
@@ -113,6 +113,9 @@ _DISTORTIONS: dict[str, Callable[[Answer], Answer]] = {
 
 
 # Bytes
+
+WHOLE = frozenset({"answered-twice", "slow-body", "slow-headers"})
+"""Faults of the bytes that leave a patient client with the whole answer."""
 
 
 async def send_badly(connection: Connection, fault: Fault, answer: Answer, stamp: bytes) -> None:

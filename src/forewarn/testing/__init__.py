@@ -24,4 +24,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module holds
     if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        msg = f"{name} needs {error.name}, which is missing: pip install 'forewarn[testing]'"
+        raise ModuleNotFoundError(msg, name=error.name) from error

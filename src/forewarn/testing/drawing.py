@@ -18,7 +18,8 @@ def draw(scenario: Scenario) -> Iterator[str]:
     """The timeline, from top to bottom."""
     for step in scenario.steps:
         mark = "?" if step.expect is not None else "!" if step.fault is not None else "●"
-        yield f"{_when(step):>{_WIDTH}}  {mark} {step.note or describe(step)}"
+        only = "" if step.only is None else f" (only: {step.only})"
+        yield f"{_when(step):>{_WIDTH}}  {mark} {step.note or describe(step)}{only}"
         if step.expect is not None and step.expect.within:
             yield f"{'':>{_WIDTH}}    within {format_span(step.expect.within)}"
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from forewarn.config import said_settings
 from forewarn.core.inventory import Inventory
 from forewarn.errors import ConfigError, InvalidRequest, NotFound
-from forewarn.testing.scenario import FaultStep, HostStep, ScenarioIn, Schedule, Step, VmStep
+from forewarn.testing.scenario import MODES, FaultStep, HostStep, Mode, ScenarioIn, Schedule, Step, VmStep
 from forewarn.wire.inventory import parse_inventory
 
 __all__ = ["Scenario", "load_scenario", "parse_scenario", "shipped_scenarios"]
@@ -58,6 +58,7 @@ class Scenario:
         lines: Where each step stands in its file, from 1.
         event_ids: Ids of the first events.
         settings: Settings of the service.
+        only: Whether it is for playing only, or only for trying handlers; None: for both.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Scenario:
     lines: tuple[int, ...]
     event_ids: tuple[str, ...]
     settings: dict[str, Any]
+    only: Mode | None = None
 
 
 def shipped_scenarios() -> list[str]:
@@ -135,6 +137,7 @@ def parse_scenario(content: bytes, name: str, where: str = "") -> Scenario:
         lines=tuple(source.line(("timeline", number)) for number in range(len(parsed.timeline))),
         event_ids=parsed.event_ids,
         settings=settings,
+        only=parsed.only,
     )
 
 
@@ -254,7 +257,7 @@ def _check_steps(source: _Source, parsed: ScenarioIn, inventory: Inventory) -> N
         "VM": {vm.name for vm in inventory.vms},
         "host": {host.name for host in inventory.hosts},
     }
-    begun: set[str] = set()
+    begun: dict[Mode, set[str]] = {mode: set() for mode in MODES}
     least = timedelta(0)
     for number, step in enumerate(parsed.timeline):
         place: Place = ("timeline", number)
@@ -262,7 +265,8 @@ def _check_steps(source: _Source, parsed: ScenarioIn, inventory: Inventory) -> N
             missing = [name for name in names if name not in declared[what]]
             if missing:
                 raise source.error((*place, step.verb), f"there is no {what} {missing[0]!r} in the inventory")
-        _check_operations(source, place, step, begun)
+        for mode in MODES if step.only is None else (step.only,):
+            _check_operations(source, place, step, begun[mode])
         if step.at is not None and not step.at.is_relative and step.at.span < least:
             words = f"at: this is before the step above it, which is at {least.total_seconds():g} s at the earliest"
             raise source.error((*place, "at"), words)
@@ -278,7 +282,7 @@ def _check_operations(source: _Source, place: Place, step: Step, begun: set[str]
     if step.makes is None:
         return
     if step.makes in begun:
-        words = f"an operation {step.makes!r} began before: give this one another name with 'as'"
+        words = f"an operation {step.makes!r} began before: name this one otherwise, for example 'as: {step.makes}-2'"
         raise source.error((*place, step.verb), words)
     begun.add(step.makes)
 

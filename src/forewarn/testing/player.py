@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 
 from forewarn.client import AsyncClient, EndpointError, Event, Pace
 from forewarn.clock import Clock, VirtualClock
-from forewarn.core.fault import FAULTS, Place
 from forewarn.core.model import MaintenanceState
 from forewarn.core.request import Request
 from forewarn.errors import ForewarnError
 from forewarn.ids import SeededIds
+from forewarn.testing.companion import Companion
 from forewarn.testing.lab import ACTOR, Lab
 from forewarn.testing.loading import Scenario
 from forewarn.testing.scenario import Approve, At, Expect, FaultStep, HostStep, Impact, Schedule, Step, VmStep
@@ -23,6 +23,7 @@ __all__ = ["GivenIds", "Outcome", "Player", "lab_of"]
 
 _POLL_TIMEOUT_S = 1.0
 _LOOK_S = 0.02
+_DOCUMENT_SHOWN = 60
 _TRIES = 3
 """How often a VM of the scenario sends an approval that is not taken."""
 
@@ -100,8 +101,7 @@ class Player:
         scenario: What to play.
         lab: Where; running.
         on_step: Told of each step that is done.
-        patience_s: How many real seconds a handler that runs beside has to react to each change, before time goes on;
-            None: there is none, and the scenario polls and approves for its VM.
+        companion: A handler that runs beside; None: there is none, and the scenario polls and approves for its VM.
     """
 
     def __init__(
@@ -110,13 +110,12 @@ class Player:
         lab: Lab,
         on_step: Callable[[Outcome], None] = lambda _outcome: None,
         *,
-        patience_s: float | None = None,
+        companion: Companion | None = None,
     ) -> None:
         self._scenario = scenario
         self._lab = lab
         self._on_step = on_step
-        self._patience_s = patience_s
-        self._reacted_to: tuple[int, int] | None = None
+        self._companion = companion
         self._began = lab.clock.now()
         self._operations: dict[str, list[str]] = {}
         self._clients: dict[str, AsyncClient] = {}
@@ -126,7 +125,10 @@ class Player:
         self._began = self._lab.clock.now()
         outcomes: list[Outcome] = []
         try:
+            mode = "play" if self._companion is None else "try"
             for number, (step, line) in enumerate(zip(self._scenario.steps, self._scenario.lines, strict=True), 1):
+                if step.only not in {None, mode}:
+                    continue
                 text, fault, is_over = await self._take(step)
                 at = self._lab.clock.now() - self._began
                 outcome = Outcome(number, line, at, step.verb, text, fault, is_expectation=step.expect is not None)
@@ -134,6 +136,8 @@ class Player:
                 self._on_step(outcome)
                 if is_over:
                     break
+            else:
+                await self._let_react()  # to the last change, too
         finally:
             for client in self._clients.values():
                 await client.close()
@@ -142,6 +146,8 @@ class Player:
     async def _take(self, step: Step) -> tuple[str, str, bool]:
         """One step: in words, why it failed, and whether nothing can follow."""
         text = step.note or describe(step)
+        if self._companion is not None and not self._companion.is_running():
+            return text, "the handler has ended", True
         try:
             await self._wait_for_its_turn(step)
             return text, await self._do(step), False
@@ -154,13 +160,19 @@ class Player:
 
     async def _wait_for_its_turn(self, step: Step) -> None:
         if isinstance(step.at, At):
-            await self._let_react(_never)
+            await self._let_react()
             since = self._lab.clock.now() if step.at.is_relative else self._began
             await self._move_to(since + step.at.span)
         elif step.after is not None:
             what, operation = step.after.what, step.after.operation
             limit = self._lab.clock.now() + step.within
-            if not await self._wait(lambda: self._has_happened(what, operation), limit):
+
+            async def has_come() -> bool:
+                if what == "approved" and self._companion is not None:
+                    await self._companion.give_approvals(await self._ids(operation))
+                return await self._has_happened(what, operation)
+
+            if not await self._wait(has_come, limit):
                 msg = f"{operation} was not {what} within {step.within}"
                 raise _Stop(msg)
 
@@ -168,8 +180,13 @@ class Player:
         clock = self._lab.clock
         if not isinstance(clock, VirtualClock):
             await clock.wait_until(moment)
-        else:
-            await self._lab.advance(max(moment - clock.now(), timedelta(0)))
+            return
+        while True:
+            left = max(moment - clock.now(), timedelta(0))
+            span = left if self._companion is None else min(left, self._companion.stay_awake())
+            await self._lab.advance(span)
+            if span == left:
+                return
 
     async def _wait(self, is_so: Callable[[], Awaitable[bool]], limit: datetime) -> bool:
         """Let time pass until it is so, or the limit has come; hands back which."""
@@ -188,61 +205,9 @@ class Player:
                 await asyncio.sleep(_LOOK_S)
         return True
 
-    # The handler
-
-    async def _let_react(self, is_so: Callable[[], Awaitable[bool]]) -> None:
-        """Give the handler real time to see what has changed for its VM, and to approve what waits for it."""
-        channel = self._lab.backend.feed.channel(self._lab.backend.identity.audience(self._scenario.handler))
-        change = (channel.epoch, channel.incarnation)
-        if self._patience_s is None or change == self._reacted_to:
-            return
-        self._reacted_to = change
-        asked = self._requests()
-        await self._wait_really(lambda: self._has_reacted(asked, is_so))
-
-    async def _has_reacted(self, asked: int, is_so: Callable[[], Awaitable[bool]]) -> bool:
-        vm = self._scenario.handler
-        waiting = [e for e in self._lab.document(vm).events if not e.is_started and e.affects(vm)]
-        if any(not self._lab.is_settled(vm, event.id) for event in waiting):
-            return await is_so()
-        return self._requests() > asked
-
-    async def _wait_really(self, is_so: Callable[[], Awaitable[bool]]) -> bool:
-        """Until it is so, or patience is at its end, by real time."""
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + (self._patience_s or 0.0)
-        while not await is_so():
-            if loop.time() >= end_s:
-                return False
-            await asyncio.sleep(_LOOK_S)
-        return True
-
-    async def _has_asked(self) -> bool:
-        return self._requests() > 0
-
-    def _requests(self) -> int:
-        """How many requests of the handler's VM were answered."""
-        return len(self._lab.requests(self._scenario.handler))
-
-    async def _let_approve(self, operation: str) -> str:
-        """Wait for the handler's approval; hands back what there is to complain of."""
-        if await self._wait_really(lambda: self._has_happened("approved", operation)):
-            return ""
-        return f"the handler did not approve {operation} within {self._patience_s:g} s"
-
-    async def _let_meet(self, fault: FaultStep, asked: int) -> str:
-        """Wait until the fault has struck the handler, and it has asked again; hands back the complaint."""
-        if FAULTS[fault.kind].place in {Place.ONCE, Place.NOTICE} or fault.count is None:
-            return ""
-
-        async def has_gone_on() -> bool:
-            requests = self._lab.requests(self._scenario.handler)
-            struck = [each.number for each in requests if each.fault == fault.kind and each.number > asked]
-            return bool(struck) and requests[-1].number > struck[-1]
-
-        if await self._wait_really(has_gone_on):
-            return ""
-        return f"after fault {fault.kind} the handler did not ask again within {self._patience_s:g} s"
+    async def _let_react(self, is_so: Callable[[], Awaitable[bool]] | None = None) -> None:
+        if self._companion is not None:
+            await self._companion.let_react(is_so)
 
     # Steps
 
@@ -252,8 +217,8 @@ class Player:
         match action:
             case Expect():
                 return await self._expect(action)
-            case Approve() if self._patience_s is not None and action.by == self._scenario.handler:
-                return await self._let_approve(action.operation)
+            case Approve() if self._companion is not None and action.by == self._companion.vm:
+                return await self._let_approve(self._companion, action)
             case Approve():
                 await self._approve(action)
             case FaultStep():
@@ -275,7 +240,8 @@ class Player:
         return ""
 
     async def _inject(self, fault: FaultStep) -> str:
-        asked = max((each.number for each in self._lab.requests(self._scenario.handler)), default=0)
+        companion = self._companion
+        asked = 0 if companion is None else companion.last_request
         await self._lab.inject(
             fault.kind,
             vms=fault.vms or (),
@@ -285,7 +251,9 @@ class Player:
             lasts=fault.lasts,
             delay=fault.delay,
         )
-        return "" if self._patience_s is None else await self._let_meet(fault, asked)
+        if companion is None or await companion.let_meet(fault, asked):
+            return ""
+        return f"after fault {fault.kind} the handler did not ask again within {companion.patience_s:g} s"
 
     async def _change(self, verb: str, operation: str) -> None:
         engine = self._lab.backend.engine
@@ -299,8 +267,8 @@ class Player:
 
     async def _poll(self, vm: str) -> None:
         """The VM asks; what comes of it is its own affair."""
-        if self._patience_s is not None and vm == self._scenario.handler:
-            await self._wait_really(self._has_asked)
+        if self._companion is not None and vm == self._companion.vm:
+            await self._companion.let_ask()
             return
         client = await self._client(vm)
         try:
@@ -331,6 +299,16 @@ class Player:
                 return
         msg = f"the approval was not taken: {complaint}"
         raise _Stop(msg)
+
+    async def _let_approve(self, companion: Companion, approve: Approve) -> str:
+        """Wait for the handler's approval; hands back what there is to complain of."""
+        shown = await self._shown(approve.operation, approve.by)
+        if shown is None:
+            msg = f"{approve.by} is shown nothing of {approve.operation} that it could approve"
+            raise _Stop(msg)
+        if await companion.let_approve(shown.id):
+            return ""
+        return f"the handler did not approve {approve.operation} within {companion.patience_s:g} s"
 
     async def _client(self, vm: str) -> AsyncClient:
         if vm not in self._clients:
@@ -417,10 +395,6 @@ class Player:
         return "" if wrong is None else f"{wrong[0]} of {operation} is {wrong[2]}, and {wrong[1]} was expected"
 
 
-async def _never() -> bool:
-    return False
-
-
 def _request(step: Step) -> Request:
     """What an operation asks of the service."""
     action = step.action
@@ -467,6 +441,8 @@ def describe(step: Step) -> str:  # noqa: PLR0911 - one return for each kind of 
     match action:
         case Expect():
             said = action.model_dump(exclude_none=True, exclude_defaults=True, exclude={"within", "version", "always"})
+            if action.document is not None:
+                said["document"] = _shortened(action.document)
             words = ", ".join(f"{name} {_plain(value)}" for name, value in said.items())
             return f"expect {words}"
         case Schedule():
@@ -488,5 +464,14 @@ def describe(step: Step) -> str:  # noqa: PLR0911 - one return for each kind of 
             return f"{step.verb} {action}"
 
 
+def _shortened(document: str) -> str:
+    """The beginning and the end of a document, and how long it is."""
+    if len(document) <= _DOCUMENT_SHOWN:
+        return document
+    half = _DOCUMENT_SHOWN // 2
+    return f"{document[:half]} … {document[-half:]} ({len(document.encode())} bytes)"
+
+
 def _plain(value: object) -> str:
-    return str(getattr(value, "value", value))
+    text = str(getattr(value, "value", value))
+    return text or '""'

@@ -19,12 +19,14 @@ from forewarn.core.model import EventType, Source
 from forewarn.span import parse_span
 
 __all__ = [
+    "MODES",
     "Approve",
     "At",
     "Expect",
     "FaultStep",
     "HostStep",
     "Impact",
+    "Mode",
     "ScenarioIn",
     "Schedule",
     "Step",
@@ -249,6 +251,13 @@ OfHost = Annotated[HostStep, BeforeValidator(_named)]
 Action: TypeAlias = VmStep | HostStep | Schedule | Approve | Impact | FaultStep | Expect | tuple[str, ...] | str | bool
 
 
+Mode = Literal["play", "try"]
+"""Whether a scenario stands for itself, or a handler runs beside it."""
+
+MODES: tuple[Mode, ...] = ("play", "try")
+"""Both."""
+
+
 class Step(_In):
     """One step of the timeline: when, and exactly one thing that happens, goes wrong or is expected."""
 
@@ -256,6 +265,7 @@ class Step(_In):
     after: Annotated[After, BeforeValidator(_after)] | None = None
     within: PositiveSpan = Field(_WITHIN, description="How long to wait for `after`.")
     note: Annotated[str, Field(max_length=200)] = Field("", description="For people.")
+    only: Mode | None = Field(None, description="Take it only when the scenario is played, or only when it is tried.")
 
     poll: Names | None = None
     approve: Approve | None = None
@@ -345,4 +355,5 @@ class ScenarioIn(_In):
         (), max_length=_STEPS_MAX, description="EventIds of the first events."
     )
     settings: dict[str, Any] = Field(default_factory=dict, description="Settings of the service.")
+    only: Mode | None = Field(None, description="It is for playing only, or only for trying handlers.")
     timeline: Annotated[tuple[Step, ...], Field(min_length=1, max_length=_STEPS_MAX)]

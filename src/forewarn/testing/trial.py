@@ -12,11 +12,14 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from forewarn.clock import RealClock, VirtualClock
+from forewarn.errors import InvalidRequest
+from forewarn.testing.companion import Companion
 from forewarn.testing.handler import Handler, run_handler
 from forewarn.testing.lab import Lab
 from forewarn.testing.loading import Scenario
 from forewarn.testing.player import Outcome, Player, lab_of
 from forewarn.wire.advice import RATE_MAX, advise_all
+from forewarn.wire.exchange import Exchange
 
 __all__ = ["Finding", "Report", "try_handler"]
 
@@ -129,6 +132,7 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
     *,
     patience_s: float = 5.0,
     prepared: str = "",
+    recovered: str = "",
     is_alone: bool = True,
     on_step: Callable[[Outcome], None] = lambda _outcome: None,
 ) -> Report:
@@ -141,19 +145,37 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
         command: The handler, with its arguments.
         patience_s: How many real seconds it has to react to each change.
         prepared: A shell command that succeeds while the VM is prepared; asked at each approval. Empty: none.
+        recovered: A shell command that succeeds while the VM is as it was before any event; asked when no event hits
+            it any more. Empty: none.
         is_alone: Give it a network of its own, with the endpoint at 169.254.169.254, where that is possible.
         on_step: Told of each step that is done.
+
+    Raises:
+        InvalidRequest: The scenario is not for handlers.
     """
+    if scenario.only == "play":
+        msg = f"{scenario.name} says only: play, for no handler that runs could bring it about: play it instead"
+        raise InvalidRequest(msg)
     report = Report(scenario.name)
-    async with lab_of(scenario, VirtualClock(RealClock().now())).running() as lab:
+    async with lab_of(scenario, VirtualClock(RealClock().now().replace(microsecond=0))).running() as lab:
         watch = _Watch(lab, scenario.handler, prepared)
         began_s = asyncio.get_running_loop().time()
         async with run_handler(lab, scenario.handler, command, is_alone=is_alone) as handler:
             report.is_alone = handler.is_alone
-            report.outcomes = await Player(scenario, lab, on_step, patience_s=patience_s).play()
+            companion = Companion(
+                lab,
+                scenario.handler,
+                patience_s=patience_s,
+                is_running=lambda: handler.is_running,
+                is_recovered=lambda: _succeeds(recovered),
+            )
+            report.outcomes = await Player(scenario, lab, on_step, companion=companion).play()
             report.status = handler.status
         await watch.finish()
         _sum_up(report, lab, watch, handler, began_s)
+        if companion.not_recovered:
+            text = f"it had not recovered {patience_s:g} s after the last event was gone"
+            report.findings.append(Finding("unrecovered", text, is_wrong=True, count=companion.not_recovered))
     return report
 
 
@@ -187,19 +209,25 @@ class _Watch:
             self.announced_s.setdefault(event.id, now_s)
 
     async def _check_prepared(self, approval: str) -> None:
-        process = await asyncio.create_subprocess_shell(self._prepared, stdin=asyncio.subprocess.DEVNULL)
-        try:
-            async with asyncio.timeout(_COMMAND_S):
-                status = await process.wait()
-        except TimeoutError:
-            process.kill()
-            status = -1
-        if status != 0:
+        if not await _succeeds(self._prepared):
             self.unprepared.append(approval)
 
     async def finish(self) -> None:
         """Let what was begun come to its end."""
         await asyncio.gather(*self._checks)
+
+
+async def _succeeds(command: str) -> bool:
+    """Whether a shell command does; an empty one does."""
+    if not command:
+        return True
+    process = await asyncio.create_subprocess_shell(command, stdin=asyncio.subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(_COMMAND_S):
+            return await process.wait() == 0
+    except TimeoutError:
+        process.kill()
+        return False
 
 
 def _sum_up(report: Report, lab: Lab, watch: _Watch, handler: Handler, began_s: float) -> None:
@@ -208,9 +236,12 @@ def _sum_up(report: Report, lab: Lab, watch: _Watch, handler: Handler, began_s: 
     gets = [watch.asked_s[e.number] for e in exchanges if e.method == "GET" and e.number in watch.asked_s]
     report.requests = len(exchanges)
     report.first_look_s = round(times[0] - began_s, 3) if times else None
+    own = [watch.asked_s[e.number] for e in exchanges if e.number in watch.asked_s and not _is_held(e)]
     pauses = [later - earlier for earlier, later in pairwise(gets)]
     report.interval_s = round(statistics.median(pauses), 3) if pauses else None
     report.output = handler.output.decode("utf-8", "replace")[-_OUTPUT_SHOWN:]
+    if len(handler.output) > _OUTPUT_SHOWN:
+        report.output = report.output.partition("\n")[2] or report.output  # from the beginning of a line
     seen: Counter[str] = Counter()
     rows = {}
     approved: set[str] = set()
@@ -229,11 +260,16 @@ def _sum_up(report: Report, lab: Lab, watch: _Watch, handler: Handler, began_s: 
         Finding(code, f"it {rows[code].text} ({rows[code].spec})", rows[code].is_wrong, count)
         for code, count in seen.items()
     ]
-    report.findings += [*_of_pace(times), *_of_process(report, watch, handler)]
+    report.findings = [*_of_process(report, watch, handler), *report.findings, *_of_pace(own)]
 
 
 def _vm_of(watch: _Watch) -> str:
     return watch._vm  # noqa: SLF001 - of this module
+
+
+def _is_held(exchange: Exchange) -> bool:
+    """Whether it was to be answered at the next change: then it is not the handler that says when (X1)."""
+    return "wait=" in (exchange.header("prefer") or "").replace(" ", "").lower()
 
 
 def _of_pace(times: list[float]) -> list[Finding]:
@@ -247,10 +283,10 @@ def _of_pace(times: list[float]) -> list[Finding]:
 def _of_process(report: Report, watch: _Watch, handler: Handler) -> list[Finding]:
     """What there is to say about the process."""
     findings = []
-    if not report.requests:
-        findings.append(Finding("never-asked", "it never asked the endpoint", is_wrong=True))
     if report.status is not None:
         findings.append(Finding("ended", f"it ended by itself, with status {report.status}", is_wrong=True))
+    if not report.requests:
+        findings.append(Finding("never-asked", "it never asked the endpoint", is_wrong=True))
     if handler.was_killed:
         findings.append(Finding("ignored-sigterm", "it did not end within 5 s of SIGTERM", is_wrong=False))
     if handler.left:

@@ -125,6 +125,13 @@ def _names_what_has_started(exchange: Exchange, before: Sequence[Exchange]) -> b
     return bool(_ids(exchange) & started)
 
 
+def _names_what_is_over(exchange: Exchange, before: Sequence[Exchange]) -> bool:
+    """Approves what it was shown once, and what the last document does not have any more."""
+    documents = [each for each in before if each.method == "GET" and _documents(each) and not each.fault]
+    seen = {event_id for each in documents for event_id in _shown(each)}
+    return bool(documents) and bool(_ids(exchange) & (seen - _shown(documents[-1]).keys()))
+
+
 def _repeats_its_approval(exchange: Exchange, before: Sequence[Exchange]) -> bool:
     approved = {i for each in before if each.status == HTTPStatus.OK for i in _ids(each)}
     return exchange.status == HTTPStatus.OK and bool(_ids(exchange)) and _ids(exchange) <= approved
@@ -285,6 +292,13 @@ ADVICE: tuple[Advice, ...] = (
         "R49",
         is_wrong=False,
         fits=_names_what_has_started,
+    ),
+    Advice(
+        "event-over",
+        "approves an event that is gone from its document: answered with 200, and without effect",
+        "R49, R55",
+        is_wrong=False,
+        fits=_names_what_is_over,
     ),
     Advice(
         "approval-repeated",

@@ -68,7 +68,7 @@ def of(timeline: str) -> str:
         pytest.param("- cancel: web\n", "no step before this one begins an operation 'web'", id="cancel"),
         pytest.param(
             "- restart: web-0\n- restart: web-1\n",
-            "wrong.yaml:7: an operation 'restart' began before: give this one another name with 'as'",
+            "wrong.yaml:7: an operation 'restart' began before: name this one otherwise, for example 'as: restart-2'",
             id="twice",
         ),
         pytest.param("- schedule: {vms: web-0}\n", "schedule: name a type or a cause", id="type"),

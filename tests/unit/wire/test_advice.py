@@ -58,6 +58,7 @@ CASES: dict[str, tuple[Exchange, tuple[Exchange, ...]]] = {
     "event-unknown": (approved(OTHER, status=400, answer=b"EventId is not known"), (asked(),)),
     "event-unseen": (approved(OTHER), (asked(),)),
     "event-started": (approved(ONE), (asked(answer=SHOWN.replace(b"Scheduled", b"Started")),)),
+    "event-over": (approved(ONE), (asked(), asked(answer=b'{"DocumentIncarnation":3,"Events":[]}'))),
     "approval-repeated": (approved(ONE.lower()), (asked(), approved(ONE))),
     "incarnation-sent": (asked(method="POST", body=b'{"DocumentIncarnation":"5","StartRequests":[]}'), ()),
 }
