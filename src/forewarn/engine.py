@@ -260,7 +260,6 @@ class Engine(Committer):
             in_flight: Maintenances whose actuator is being asked already.
         """
         skipped = frozenset(in_flight)
-        asked = self.feed.asked()
 
         def work(tx: Transaction) -> tuple[Due, Changes, list[datetime]]:
             now = self.clock.now()
@@ -268,7 +267,8 @@ class Engine(Committer):
             jobs = tuple(m for m in due if m.state is MaintenanceState.STARTED)
             waiting = [m for m in due if m.state is MaintenanceState.SCHEDULED]
             silent = tx.silent(now - self.rules.disable_after, limit)
-            heard = {a.key: moment for a in silent if (moment := asked.get(a.key)) and moment > _active_until(a)}
+            asked = {a.key: self.feed.asked_at(a.key) for a in silent}
+            heard = {a.key: moment for a in silent if (moment := asked[a.key]) and moment > _active_until(a)}
             tx.touch(heard)
             gone = [a for a in silent if a.key not in heard]
             if not (waiting or gone):

@@ -166,7 +166,7 @@ class Scheduler:
                 if deadline is None or deadline > target:
                     break
                 clock.set(max(deadline, clock.now()))
-                await self._carry_out_due()
+                await self._carry_out_batch()  # what is due after it is the next deadline
             clock.set(target)
             await self._keep_house()
         return target
@@ -177,16 +177,22 @@ class Scheduler:
         return len(self._calls) >= _CALLS_WAITING * self._pace.calls_max
 
     async def _carry_out_due(self) -> None:
-        """Until nothing is due at this moment: first every start, then the actuators."""
+        """Until nothing is due at this moment."""
+        while await self._carry_out_batch():
+            pass
+
+    async def _carry_out_batch(self) -> bool:
+        """First every start, then some of the actuators; hands back whether more may be due."""
         while True:
             due = await self._engine.handle_due(self._pace.batch_max, self._calls)
             for late_s in due.started:
                 self._on_lateness(late_s)
-            if due.has_more:
-                continue
-            if not due.jobs or self._is_full:
-                return
-            await self._ask(due.jobs)
+            if not due.has_more:
+                break
+        if not due.jobs or self._is_full:
+            return False
+        await self._ask(due.jobs)
+        return True
 
     async def _ask(self, jobs: tuple[Maintenance, ...]) -> None:
         """Ask the actuator about each; those that answer within this turn of the loop share one transaction."""

@@ -53,8 +53,9 @@ class MetadataServer:
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._refreshing: asyncio.Handle | None = None
         if isinstance(clock, VirtualClock):
-            clock.listeners.append(self._refresh)
+            clock.listeners.append(self._refresh_soon)
 
     @property
     def connections(self) -> int:
@@ -107,7 +108,13 @@ class MetadataServer:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _refresh_soon(self) -> None:
+        """Before the next answer; once, however many steps a virtual clock takes on its way."""
+        if self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().call_soon(self._refresh)
+
     def _refresh(self) -> None:
+        self._refreshing = None
         self._traffic.tick(self._clock.now(), asyncio.get_running_loop().time())
         self._state.default_headers = self._traffic.headers
 
