@@ -123,6 +123,7 @@ class Service:
             self.metadata_urls = [url_of("http", sock) for sock in metadata]
             self.control_url = url_of("https" if self.settings.tls_certificate else "http", control)
             await self._load()
+            self._check_callers()
             await stack.enter_async_context(self.backend.scheduling())
             server = _QuietServer(_control_config(self.settings, make_control_app(self.context)))
             _load_tls(server.config)
@@ -148,6 +149,12 @@ class Service:
                 await self.engine.apply_inventory(inventory, fingerprint(self._inventory), actor="operator:inventory")
         elif mark is None:
             await self.engine.apply_inventory(_SAMPLE, "sample", actor="forewarn")
+
+    def _check_callers(self) -> None:
+        name = self.settings.any_caller_is
+        if name and self.identity.named(name) is None:
+            msg = f"any_caller_is: vm {name!r} is not declared in the inventory"
+            raise ConfigError(msg, setting="any_caller_is")
 
     async def _check_ready(self) -> None:
         """Raises StoreUnavailable when the store takes no changes."""

@@ -71,7 +71,7 @@ class Backend:
         self.store = store
         self.clock = clock
         self.feed = Feed(settings.dialect)
-        self.identity = Identity(self.feed)
+        self.identity = Identity(self.feed, settings.any_caller_is)
         self.faults = Faults(clock, settings.faults_max)
         self.journal = Journal(clock.now, settings.journal_requests_max)
         self.engine = Engine(

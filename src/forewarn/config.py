@@ -52,6 +52,11 @@ class Settings(BaseSettings):
     state_dir: Path = Field(default_factory=default_state_dir, description="Folder for the operator token.")
     inventory: Path | None = Field(None, description="Inventory file to apply at the start, YAML or JSON.")
     metadata_listen: str = Field("127.0.0.1:8169", description="Address of the metadata endpoint; several with commas.")
+    any_caller_is: str = Field(
+        "",
+        max_length=128,
+        description="For tests behind a port that is forwarded: the VM that everybody is whom no address tells.",
+    )
     control_listen: str = Field("127.0.0.1:8170", description="Address of the control API.")
     tls_certificate: Path | None = Field(None, description="Certificate for the control API, PEM.")
     tls_key: Path | None = Field(None, description="Its private key, PEM.")

@@ -47,10 +47,16 @@ it."""
 
 
 class Identity:
-    """The inventory, as the endpoint needs it."""
+    """The inventory, as the endpoint needs it.
 
-    def __init__(self, feed: Feed) -> None:
+    Args:
+        feed: Where the documents are.
+        any_caller_is: The VM that everybody is whom no address tells; empty: nobody is.
+    """
+
+    def __init__(self, feed: Feed, any_caller_is: str = "") -> None:
         self.feed = feed
+        self._any_caller_is = any_caller_is
         self._vms: dict[str, VirtualMachine] = {}
         self._scopes: dict[str, Scope] = {}
         self._name_by_address: dict[str, str] = {}
@@ -102,9 +108,7 @@ class Identity:
             name = self._name_by_address.get(address)
             if name is None and self._only is not None and _is_local(address, _canonical(local)):
                 name = self._only
-            if name is None:
-                return None
-        return self.named(name)
+        return self.named(name or self._any_caller_is)
 
     def named(self, name: str) -> Caller | None:
         """The VM of that name; None when it is not declared."""

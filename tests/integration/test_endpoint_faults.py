@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from forewarn.core.fault import FAULTS, Fault
+from forewarn.core.model import MaintenanceState
 from tests.support.service import Running, Vm, running
 from tests.support.wire import Wire, approval, get, post
 
@@ -164,6 +165,11 @@ def test_members_that_nobody_knows(service: Running, vm: Vm) -> None:
     assert known.items() < strange.items()
 
 
+def test_a_type_that_nobody_knows(service: Running, vm: Vm) -> None:
+    [strange], [known] = distorted(service, vm, "unknown-type").json["Events"], ask(service, vm).json["Events"]
+    assert {name for name in known if strange[name] != known[name]} == {"EventType"}
+
+
 def test_an_event_twice(service: Running, vm: Vm) -> None:
     first, second = distorted(service, vm, "repeated-event").json["Events"]
     assert first == second
@@ -238,6 +244,7 @@ def test_less_notice_than_promised(service: Running, vm: Vm, kind: str, notice_s
     assert made.not_before is not None
     assert timedelta(0) <= made.not_before - made.created_at - timedelta(seconds=notice_s) <= timedelta(seconds=1)
     assert made.force_reason == f"fault {kind}"
+    assert (made.state is MaintenanceState.STARTED) == (notice_s == 0)
     other = service.vm()
     service.enable(other)
     assert service.schedule(other).notice == timedelta(minutes=15)

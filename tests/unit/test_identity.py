@@ -98,6 +98,14 @@ def test_a_single_vm_without_addresses_answers_nobody_else(peer: str) -> None:
     assert key(identity, peer, "10.0.0.1") is None
 
 
+@pytest.mark.parametrize("peer", ["10.0.0.2", "172.17.0.1", "fe80::1", "127.0.0.1"])
+def test_any_caller_may_be_said_to_be_one_vm(peer: str) -> None:
+    identity = Identity(Feed(Dialect()), any_caller_is="a")
+    identity.load(Inventory(vms=(vm("a"), replace(vm("b"), addresses=("192.0.2.7",)))))
+    assert key(identity, peer, "10.0.0.1") == "vm:a"
+    assert key(identity, "192.0.2.7", "10.0.0.1") == "vm:b"
+
+
 def test_one_of_several_vms_or_one_with_an_address_answers_its_own_callers_only() -> None:
     for inventory in (Inventory(vms=(vm("a"), vm("b"))), Inventory(vms=(DB,)), Inventory()):
         identity = Identity(Feed(Dialect()))

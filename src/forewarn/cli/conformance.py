@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,12 +83,12 @@ def add_conformance(app: typer.Typer) -> None:
                 timeout_s=timeout_s,
                 allow_approve=allow_approve,
                 source_address=source_address,
-                tell=_progress(output, len(checks)),
+                tell=_teller(output, len(checks)),
             )
         except EndpointUnreachable as error:
             raise ServerUnreachable(error.message) from error
         finally:
-            _progress_ends(output)
+            output.passing()
         if junit is not None:
             junit.write_bytes(report.as_junit())
         if not output.show(report.as_json()):
@@ -96,38 +97,10 @@ def add_conformance(app: typer.Typer) -> None:
             raise typer.Exit(_BROKEN)
 
 
-class _Progress:
-    """Which check is under way, on one line of a terminal that is written over."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._done = 0
-
-    def __call__(self, check: Check) -> None:
-        self._done += 1
-        sys.stderr.write(f"\r\x1b[K{self._done}/{self._count} {check.code}")
-        sys.stderr.flush()
-
-
-def _is_shown(output: Output) -> bool:
-    return not output.is_json and sys.stderr.isatty()
-
-
-def _progress(output: Output, count: int) -> _Progress | _Silence:
-    return _Progress(count) if _is_shown(output) else _Silence()
-
-
-class _Silence:
-    """Tells nobody."""
-
-    def __call__(self, check: Check) -> None:
-        pass
-
-
-def _progress_ends(output: Output) -> None:
-    if _is_shown(output):
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+def _teller(output: Output, count: int) -> Callable[[Check], None]:
+    """Shows on a terminal which of so many checks is under way."""
+    numbers = itertools.count(1)
+    return lambda check: output.passing(f"{next(numbers)}/{count} {check.code}")
 
 
 def _print(output: Output, report: Report) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,13 @@ class Output:
         """Say something beside the output, on stderr."""
         sys.stderr.write(f"{plain(text)}\n")
         sys.stderr.flush()
+
+    def passing(self, text: str = "") -> None:
+        """Say what is under way, in a line of the terminal that the next one takes the place of; empty: it is over."""
+        if not self.is_json and sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"\r\x1b[K{plain(text)[:width]}")
+            sys.stderr.flush()
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[object]], *, empty: str = "") -> None:
         """Print rows; folded to the width of a terminal, one line each elsewhere."""

@@ -83,7 +83,7 @@ def add_record(app: typer.Typer) -> None:
                     with _until_signal() as stop:
                         reason = await recorder.record(stop, for_s)
             finally:
-                progress.clear()
+                output.passing()
                 await transport.close()
             output.notice(_summary(recorder, writer.entries, reason))
 
@@ -151,24 +151,15 @@ class _Progress:
     def __init__(self, output: Output, api_version: str) -> None:
         self._output = output
         self._api_version = api_version
-        self._is_terminal = sys.stderr.isatty()
         self._asked = 0
 
     def show(self, entry: Entry, is_new: bool) -> None:
         """Tell of an answer."""
         self._asked += 1
         if is_new:
-            self.clear()
+            self._output.passing()
             self._output.notice(f"{entry.seen_s:>9.1f} s  {entry.describe(self._api_version)}")
-        if self._is_terminal:
-            sys.stderr.write(f"\r\x1b[2K{entry.seen_s:>9.1f} s  asked {self._asked} times")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        """Take the counting line away."""
-        if self._is_terminal:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
+        self._output.passing(f"{entry.seen_s:>9.1f} s  asked {self._asked} times")
 
 
 def _summary(recorder: Recorder, entries: int, reason: EndReason) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forewarn.testing.loading import Scenario
     from forewarn.testing.player import Outcome
 
-__all__ = ["ExpectationFailed", "add_scenario", "format_at", "teller"]
+__all__ = ["ExpectationFailed", "add_scenario", "format_at", "teller", "waiter"]
 
 _COMMANDS = {"play": "scenario play", "try": "try"}
 _Which = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A scenario of the list, or a file.")]
@@ -94,7 +94,7 @@ def add_scenario(app: typer.Typer) -> None:
         with server_extra():
             from forewarn.testing.loading import load_scenario
 
-        outcomes = asyncio.run(_play(load_scenario(which), clock, speed, teller(output)))
+        outcomes = asyncio.run(_play(load_scenario(which), clock, speed, output))
         failed = [outcome for outcome in outcomes if outcome.fault]
         output.show([{**asdict(outcome), "at": outcome.at.total_seconds()} for outcome in outcomes])
         if failed:
@@ -106,14 +106,19 @@ def add_scenario(app: typer.Typer) -> None:
     add_from_transcript(noun)
 
 
-async def _play(scenario: Scenario, clock: str, speed: float, tell: Callable[[Outcome], None]) -> list[Outcome]:
+async def _play(scenario: Scenario, clock: str, speed: float, output: Output) -> list[Outcome]:
     from forewarn.clock import SpedClock
 
     with server_extra():
         from forewarn.testing.player import Player, lab_of
 
     async with lab_of(scenario, None if clock == "virtual" else SpedClock(speed)).running() as lab:
-        return await Player(scenario, lab, tell).play()
+        return await Player(scenario, lab, teller(output), on_wait=waiter(output, len(scenario.steps))).play()
+
+
+def waiter(output: Output, count: int) -> Callable[[int, str], None]:
+    """Shows on a terminal which of so many steps is waited for."""
+    return lambda number, text: output.passing(f"step {number} of {count}: {text}")
 
 
 def teller(output: Output) -> Callable[[Outcome], None]:
@@ -122,6 +127,7 @@ def teller(output: Output) -> Callable[[Outcome], None]:
     def tell(outcome: Outcome) -> None:
         if output.is_json:
             return
+        output.passing()
         mark = "✗" if outcome.fault else "✓" if outcome.is_expectation else "·"
         output.line(f"{format_at(outcome.at):>12}  {mark} {outcome.text}")
         if outcome.fault:

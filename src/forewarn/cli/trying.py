@@ -10,7 +10,7 @@ import typer
 
 from forewarn.cli.command import command, server_extra
 from forewarn.cli.output import Column, Output
-from forewarn.cli.scenario import ExpectationFailed, teller
+from forewarn.cli.scenario import ExpectationFailed, teller, waiter
 from forewarn.cli.times import as_span_s
 
 if TYPE_CHECKING:
@@ -65,15 +65,17 @@ def add_try(app: typer.Typer) -> None:
             from forewarn.testing.loading import load_scenario
             from forewarn.testing.trial import try_handler
 
+        scenario = load_scenario(which)
         report = asyncio.run(
             try_handler(
-                load_scenario(which),
+                scenario,
                 handler,
                 patience_s=as_span_s(patience, "--patience") or 0.0,
                 prepared=prepared,
                 recovered=recovered,
                 is_alone=not shared_network,
                 on_step=teller(output),
+                on_wait=waiter(output, len(scenario.steps)),
             )
         )
         if junit is not None:

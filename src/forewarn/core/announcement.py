@@ -82,7 +82,8 @@ def _not_before(draft: Draft, maintenance: Maintenance, *, has_events: bool) -> 
     named = maintenance.requested_not_before
     if not has_events:
         return max(named, draft.now) if named is not None else draft.now
-    earliest = ceil_to_second(draft.now + maintenance.notice)
+    # Without any notice it begins now, and not at the end of this second: there is no NotBefore to be read.
+    earliest = ceil_to_second(draft.now + maintenance.notice) if maintenance.notice else draft.now
     return max(earliest, ceil_to_second(named)) if named is not None else earliest
 
 

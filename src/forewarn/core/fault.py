@@ -156,6 +156,12 @@ _KINDS = (
         advice="Leaves alone what it does not know (R105).",
     ),
     FaultKind(
+        name="unknown-type",
+        place=Place.DOCUMENT,
+        what="Each event has an EventType that no version has, as when a new one is introduced.",
+        advice="Does not break; does what its author decided for such a case, rather than nothing at all (R105).",
+    ),
+    FaultKind(
         name="repeated-event",
         place=Place.DOCUMENT,
         what="Each event stands in the document twice, under the same EventId.",

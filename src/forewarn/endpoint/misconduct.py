@@ -98,6 +98,10 @@ def _with_unknown_members(document: dict[str, Any]) -> dict[str, Any]:
     return {"Schema": "2035-01-01", **document, "Events": events, "Maintenance": None}
 
 
+def _with_unknown_types(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"Events": [event | {"EventType": "Transmogrify"} for event in document["Events"]]}
+
+
 def _with_repeated_events(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"Events": document["Events"] * 2}
 
@@ -108,6 +112,7 @@ _DISTORTIONS: dict[str, Callable[[Answer], Answer]] = {
     "text-plain": _text_plain,
     "no-events": _changed(_without_events),
     "unknown-members": _changed(_with_unknown_members),
+    "unknown-type": _changed(_with_unknown_types),
     "repeated-event": _changed(_with_repeated_events),
 }
 

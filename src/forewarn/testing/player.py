@@ -101,6 +101,7 @@ class Player:
         scenario: What to play.
         lab: Where; running.
         on_step: Told of each step that is done.
+        on_wait: Told of each step, by its number and in words, before it is waited for.
         companion: A handler that runs beside; None: there is none, and the scenario polls and approves for its VM.
     """
 
@@ -110,11 +111,13 @@ class Player:
         lab: Lab,
         on_step: Callable[[Outcome], None] = lambda _outcome: None,
         *,
+        on_wait: Callable[[int, str], None] = lambda _number, _text: None,
         companion: Companion | None = None,
     ) -> None:
         self._scenario = scenario
         self._lab = lab
         self._on_step = on_step
+        self._on_wait = on_wait
         self._companion = companion
         self._began = lab.clock.now()
         self._operations: dict[str, list[str]] = {}
@@ -129,6 +132,7 @@ class Player:
             for number, (step, line) in enumerate(zip(self._scenario.steps, self._scenario.lines, strict=True), 1):
                 if step.only not in {None, mode}:
                     continue
+                self._on_wait(number, step.note or describe(step))
                 text, fault, is_over = await self._take(step)
                 at = self._lab.clock.now() - self._began
                 outcome = Outcome(number, line, at, step.verb, text, fault, is_expectation=step.expect is not None)

@@ -135,6 +135,7 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
     recovered: str = "",
     is_alone: bool = True,
     on_step: Callable[[Outcome], None] = lambda _outcome: None,
+    on_wait: Callable[[int, str], None] = lambda _number, _text: None,
 ) -> Report:
     """Run the handler of the scenario's VM while the scenario is played on virtual time, and look at what it does.
 
@@ -149,6 +150,7 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
             it any more. Empty: none.
         is_alone: Give it a network of its own, with the endpoint at 169.254.169.254, where that is possible.
         on_step: Told of each step that is done.
+        on_wait: Told of each step, by its number and in words, before it is waited for.
 
     Raises:
         InvalidRequest: The scenario is not for handlers.
@@ -169,7 +171,7 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
                 is_running=lambda: handler.is_running,
                 is_recovered=lambda: _succeeds(recovered),
             )
-            report.outcomes = await Player(scenario, lab, on_step, companion=companion).play()
+            report.outcomes = await Player(scenario, lab, on_step, on_wait=on_wait, companion=companion).play()
             report.status = handler.status
         await watch.finish()
         _sum_up(report, lab, watch, handler, began_s)
