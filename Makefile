@@ -22,7 +22,7 @@ test: .venv/.dev ## Run the quick tests, in random order
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not namespaces" $(ARGS)
 
 test-slow: .venv/.dev ## Run the slow tests: kill -9, network namespaces, PostgreSQL, other handlers
-	@$(BIN)/python -m pytest -m "slow or namespaces" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or namespaces" $(ARGS)
 
 lint: .venv/.dev ## Check style, types and layers
 	@failed=; \
