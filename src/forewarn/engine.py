@@ -15,7 +15,7 @@ from forewarn.core.decision import Changes, Draft, State
 from forewarn.core.fault import Fault, Place
 from forewarn.core.inventory import Inventory, InventoryChange, apply_inventory
 from forewarn.core.model import Audience, EntryKind, Maintenance, MaintenanceState, VirtualMachine
-from forewarn.core.progress import Failure, Progress, Retry, advance
+from forewarn.core.progress import Failure, Progress, Retry, advance, claim
 from forewarn.core.request import Request
 from forewarn.errors import NotFound
 from forewarn.store.contract import Reader, Transaction
@@ -302,6 +302,19 @@ class Engine(Committer):
         changes = draft.finish()
         tx.save(changes)
         return changes
+
+    async def claim(self, ids: Iterable[str]) -> set[str]:
+        """Commit that an actuator is going to be told to execute these; hands back those that nobody claimed before."""
+        wanted = set(ids)
+
+        def decide(draft: Draft) -> set[str]:
+            found = [draft.maintenances[i] for i in wanted if i in draft.maintenances]
+            mine = [m for m in found if m.state is MaintenanceState.STARTED and m.begun_at is None]
+            for maintenance in mine:
+                claim(draft, maintenance)
+            return {m.id for m in mine}
+
+        return await self._decide(lambda tx: tx.load_maintenances(wanted), decide, actor="actuator")
 
     async def record(self, results: Mapping[str, Progress | Failure], retry: Retry) -> None:
         """Write down what actuators answered."""

@@ -196,11 +196,14 @@ class Scheduler:
 
     async def _ask(self, jobs: tuple[Maintenance, ...]) -> None:
         """Ask the actuator about each; those that answer within this turn of the loop share one transaction."""
+        unclaimed = [] if self._actuator.is_observable else [m.id for m in jobs if m.begun_at is None]
+        claimed = await self._engine.claim(unclaimed) if unclaimed else set[str]()
         if self._clock.is_virtual and len(jobs) == 1:
-            await self._engine.record({jobs[0].id: await self._ask_one(jobs[0])}, self._pace.retry)
+            result = await self._ask_one(jobs[0], is_claimed=jobs[0].id in claimed)
+            await self._engine.record({jobs[0].id: result}, self._pace.retry)
             return
         results: dict[str, Progress | Failure] = {}
-        slow = {m.id: asyncio.ensure_future(self._ask_one(m)) for m in jobs}
+        slow = {m.id: asyncio.ensure_future(self._ask_one(m, is_claimed=m.id in claimed)) for m in jobs}
         if self._clock.is_virtual:
             await asyncio.gather(*slow.values())
         else:
@@ -213,14 +216,20 @@ class Scheduler:
         if results:
             await self._engine.record(results, self._pace.retry)
 
-    async def _ask_one(self, maintenance: Maintenance) -> Progress | Failure:
+    async def _ask_one(self, maintenance: Maintenance, *, is_claimed: bool) -> Progress | Failure:
+        is_execution = is_claimed
         try:
             async with self._slots, asyncio.timeout(self._pace.call_timeout.total_seconds()):
-                return await self._actuator.act(maintenance, self._clock.now())
+                now = self._clock.now()
+                progress = None if is_claimed else await self._actuator.observe(maintenance, now)
+                if progress is None:
+                    is_execution = True
+                    progress = await self._actuator.execute(maintenance, now)
+                return progress
         except TimeoutError:
             return Failure(reason=f"no answer within {self._pace.call_timeout}")
         except ForewarnError as error:
-            return Failure(reason=error.message)
+            return Failure(reason=error.message, has_begun_nothing=is_execution)
         except Exception as error:  # noqa: BLE001 - whatever an actuator does; the log has the trace
             _log.exception("an actuator raised", maintenance_id=maintenance.id)
             return Failure(reason=f"{type(error).__name__}: {error}")

@@ -13,6 +13,7 @@ from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 from forewarn.core.progress import Retry
 from forewarn.errors import ActuatorError
 from forewarn.scheduler import Pace
+from tests.support.observed import Observed
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS, seconds
 from tests.support.world import NOW, minutes
@@ -27,14 +28,14 @@ HURRY = timedelta(0)
 """A time-out that leaves an actuator no moment to wait, so that no test has to either."""
 
 
-class Scripted:
+class Scripted(Observed):
     """Does what it is told, call by call; then the last again."""
 
     def __init__(self, *steps: Callable[[], Progress] | Progress | Exception) -> None:
         self.steps = list(steps)
         self.calls: list[tuple[str, datetime]] = []
 
-    async def act(self, maintenance: Maintenance, now: datetime) -> Progress:
+    async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
         self.calls.append((maintenance.id, now))
         step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
         if isinstance(step, Exception):
@@ -42,13 +43,13 @@ class Scripted:
         return step if isinstance(step, Progress) else step()
 
 
-class Hanging:
+class Hanging(Observed):
     """Never answers."""
 
     def __init__(self) -> None:
         self.calls = 0
 
-    async def act(self, maintenance: Maintenance, now: datetime) -> Progress:
+    async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
         self.calls += 1
         answer: asyncio.Future[Progress] = asyncio.get_running_loop().create_future()
         return await answer
@@ -119,10 +120,10 @@ async def test_an_actuator_that_hangs_is_a_failed_attempt() -> None:
 
 async def test_one_that_hangs_does_not_keep_the_others_from_their_moments() -> None:
     class HangsForOne(Simulate):
-        async def act(self, maintenance: Maintenance, now: datetime) -> Progress:
+        async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
             if "db" in maintenance.vms:
                 await asyncio.get_running_loop().create_future()
-            return await super().act(maintenance, now)
+            return await super().observe(maintenance, now)
 
     made, _stuck = await begun(HangsForOne(), Pace(call_timeout=HURRY, retry=Retry(attempts_max=1000)))
     other = await made.schedule_one("user-redeploy", "lone")

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -139,7 +139,7 @@ async def test_a_slow_actuator_keeps_nobody_waiting_on_a_real_clock(monkeypatch:
     answer = asyncio.Event()
 
     class Slow(Simulate):
-        async def act(self, maintenance: Maintenance, now: object) -> Progress:
+        async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
             if maintenance.vms == ("db",):
                 await answer.wait()
             return Progress(is_impacted=True, is_complete=True)
@@ -161,7 +161,7 @@ async def test_stopping_cancels_the_calls_under_way_and_they_are_repeated_after_
     never = asyncio.Event()
 
     class Stuck(Simulate):
-        async def act(self, maintenance: Maintenance, now: object) -> Progress:
+        async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
             calls.append(maintenance.id)
             if len(calls) == 1:
                 await never.wait()

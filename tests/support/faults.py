@@ -11,6 +11,7 @@ from forewarn.actuators import Progress, Simulate
 from forewarn.core.model import Maintenance
 from forewarn.errors import ActuatorError, StoreUnavailable
 from forewarn.store.contract import Reader, Store, Transaction
+from tests.support.observed import Observed
 
 __all__ = ["FaultyActuator", "FaultyStore", "ProcessDied"]
 
@@ -65,7 +66,7 @@ class FaultyStore:
         self.store.close()
 
 
-class FaultyActuator:
+class FaultyActuator(Observed):
     """`Simulate` with times of its own for each maintenance, that fails now and then.
 
     Attributes:
@@ -79,7 +80,7 @@ class FaultyActuator:
         self._luck = luck
         self._simulates: dict[str, Simulate] = {}
 
-    async def act(self, maintenance: Maintenance, now: datetime) -> Progress:
+    async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Tell how far it would be by now, or fail."""
         self.calls.append((maintenance.id, now))
         roll = self._luck.random()
@@ -92,4 +93,4 @@ class FaultyActuator:
         if maintenance.id not in self._simulates:
             span = timedelta(seconds=self._luck.choice([0, 1, 60, 600, 600, 3600]))
             self._simulates[maintenance.id] = Simulate(span / 10, span)
-        return await self._simulates[maintenance.id].act(maintenance, now)
+        return await self._simulates[maintenance.id].observe(maintenance, now)

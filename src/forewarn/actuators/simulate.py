@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from forewarn.actuators.contract import Progress
 from forewarn.core.model import Maintenance
+from forewarn.span import format_span
 
 __all__ = ["Simulate"]
 
@@ -21,6 +22,8 @@ class Simulate:
         complete_after: From start to completion, 10 min there; None leaves it to ``forewarn maintenance complete``.
     """
 
+    is_observable = True
+
     def __init__(
         self,
         impact_after: timedelta = timedelta(seconds=7),
@@ -29,8 +32,30 @@ class Simulate:
         self._impact_after = impact_after if complete_after is None else min(impact_after, complete_after)
         self._complete_after = complete_after
 
-    async def act(self, maintenance: Maintenance, now: datetime) -> Progress:
+    def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
+        """Say how long it would take."""
+        after = self._complete_after
+        end = "an operator says that it is complete" if after is None else f"{format_span(after)} have passed"
+        return (f"nothing happens to {', '.join(maintenance.vms)} until {end}",)
+
+    async def check(self) -> None:
+        """It always can."""
+
+    async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Tell how far it would be by now."""
+        return self._progress(maintenance, now)
+
+    async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
+        """Tell how far it would be by now: it has begun with the start."""
+        return self._progress(maintenance, now)
+
+    async def abort(self, maintenance: Maintenance, now: datetime) -> None:
+        """There is nothing to stop."""
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _progress(self, maintenance: Maintenance, now: datetime) -> Progress:
         started_at = maintenance.started_at or now
         impact_at = started_at + self._impact_after
         complete_at = None if self._complete_after is None else started_at + self._complete_after

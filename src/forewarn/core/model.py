@@ -244,6 +244,7 @@ class Maintenance:
         requested_not_before: What the operator asked for, if a moment was named.
         not_before: None while queued.
         due_at: When the scheduler must look again; None when only something else can move it.
+        begun_at: When an actuator that cannot be observed was told to execute it; None: it was not.
         impacted_at: When the actuator reported the first impact; None until then.
         attempts: Failed calls of the actuator in a row.
         force_reason: Why the minimum notice or missing approvals were overruled; None if they were not.
@@ -267,6 +268,7 @@ class Maintenance:
     not_before: datetime | None = None
     due_at: datetime | None = None
     started_at: datetime | None = None
+    begun_at: datetime | None = None
     impacted_at: datetime | None = None
     ended_at: datetime | None = None
     attempts: int = 0
@@ -321,6 +323,7 @@ class EntryKind(StrEnum):
     APPROVED = "approved"
     STARTED = "started"
     IMPACTED = "impacted"
+    IMPACT_MEASURED = "impact-measured"
     COMPLETED = "completed"
     CANCELED = "canceled"
     FAILED = "failed"

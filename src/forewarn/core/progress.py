@@ -9,7 +9,7 @@ from forewarn.core.decision import Draft
 from forewarn.core.ending import complete, fail, impact
 from forewarn.core.model import EntryKind, Maintenance
 
-__all__ = ["PAUSE_MIN", "RETRY_MAX", "Failure", "Progress", "Retry", "advance"]
+__all__ = ["PAUSE_MIN", "RETRY_MAX", "Failure", "Progress", "Retry", "advance", "claim"]
 
 PAUSE_MIN = timedelta(milliseconds=10)
 """Least pause between two calls: an actuator that says "now" again and again must not hold up everything else."""
@@ -26,18 +26,25 @@ class Progress:
         is_impacted: The impact has happened or is happening.
         is_complete: Nothing more will happen.
         check_at: When to ask again; None: not before an operator says that it is complete.
+        impact_s: How many seconds the impact has lasted; said once, by an actuator that has measured it.
     """
 
     is_impacted: bool = False
     is_complete: bool = False
     check_at: datetime | None = None
+    impact_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A call that failed, and why."""
+    """A call that failed, and why.
+
+    Attributes:
+        has_begun_nothing: It is sure that nothing was begun, so that it may be told to execute again.
+    """
 
     reason: str
+    has_begun_nothing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +72,26 @@ def advance(draft: Draft, maintenance: Maintenance, result: Progress | Failure, 
     check_at = None if result.check_at is None else max(result.check_at, draft.now + PAUSE_MIN)
     maintenance = replace(maintenance, attempts=0, due_at=check_at)
     draft.put(maintenance)
+    if result.impact_s is not None:
+        _note_impact(draft, maintenance, result.impact_s)
     return complete(draft, maintenance) if result.is_complete else maintenance
+
+
+def _note_impact(draft: Draft, maintenance: Maintenance, impact_s: float) -> None:
+    said = "unknown" if maintenance.duration_s < 0 else f"{maintenance.duration_s} s"
+    reason = f"the impact lasted {impact_s:.1f} s; announced was {said}"
+    draft.note(EntryKind.IMPACT_MEASURED, maintenance_id=maintenance.id, reason=reason)
+
+
+def claim(draft: Draft, maintenance: Maintenance) -> None:
+    """Note that an actuator is going to be told to execute it, so that nobody else tells it again."""
+    draft.put(replace(maintenance, begun_at=draft.now))
 
 
 def _after_failure(draft: Draft, maintenance: Maintenance, failure: Failure, retry: Retry) -> Maintenance:
     attempts = maintenance.attempts + 1
+    if failure.has_begun_nothing:
+        maintenance = replace(maintenance, begun_at=None)
     if attempts >= retry.attempts_max:
         reason = f"the actuator failed {attempts} times, at last: {failure.reason}"
         return fail(draft, replace(maintenance, attempts=attempts), reason=reason)

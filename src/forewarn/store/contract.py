@@ -16,9 +16,27 @@ from forewarn.core.decision import Changes, Document, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Entry, Event, Maintenance, MaintenanceState, Scope, VirtualMachine
 
-__all__ = ["Outcome", "Page", "Reader", "Store", "Transaction"]
+__all__ = ["INVENTORY", "News", "Outcome", "Page", "Reader", "Store", "Transaction"]
 
 T = TypeVar("T")
+
+INVENTORY = ""
+"""What stands for the inventory among the keys of audiences, where it is told what has changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What has changed since some position.
+
+    Attributes:
+        position: Up to which this tells.
+        documents: The present document of each audience that has changed, disabled ones included.
+        inventory: The inventory, if it was replaced; None if not.
+    """
+
+    position: int
+    documents: list[Document]
+    inventory: Inventory | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +87,14 @@ class Reader(Protocol):
 
     def documents(self) -> Iterator[Document]:
         """The document of every enabled audience."""
+        ...
+
+    def position(self) -> int:
+        """The number of the last change that was committed."""
+        ...
+
+    def news(self, since: int) -> News:
+        """What has changed after that position, in one consistent view."""
         ...
 
     def audiences(self, keys: Iterable[str]) -> dict[str, Audience]:

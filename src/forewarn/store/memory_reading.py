@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Entry, Event, Maintenance, MaintenanceState, Scope, VirtualMachine
-from forewarn.store.contract import Outcome, Page
+from forewarn.store.contract import INVENTORY, News, Outcome, Page
 from forewarn.store.memory_tables import ALL, Table, Tables
 
 __all__ = ["MemoryReader", "as_json", "of_keys"]
@@ -69,11 +69,26 @@ class MemoryReader:
         return of_keys(self._tables.scopes, names)
 
     def documents(self) -> Iterator[Document]:
-        events, maintenances = self._tables.events.rows, self._tables.maintenances.rows
         for audience in list(self._tables.audiences.rows.values()):
             if audience.enabled_at is not None:
-                listed = [events[key] for _, key in self._tables.listed.group(audience.key)]
-                yield Document(audience=audience, items=tuple((e, maintenances[e.maintenance_id]) for e in listed))
+                yield self._document(audience)
+
+    def _document(self, audience: Audience) -> Document:
+        events, maintenances = self._tables.events.rows, self._tables.maintenances.rows
+        listed = [events[key] for _, key in self._tables.listed.group(audience.key)]
+        return Document(audience=audience, items=tuple((e, maintenances[e.maintenance_id]) for e in listed))
+
+    def position(self) -> int:
+        return self._tables.counter
+
+    def news(self, since: int) -> News:
+        marks = self._tables.feed_by_sequence.group(ALL)
+        keys = {key for sequence, key in marks if sequence > since}
+        return News(
+            position=self.position(),
+            documents=[self._document(audience) for audience in self.audiences(keys).values()],
+            inventory=self.inventory() if INVENTORY in keys else None,
+        )
 
     def audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
         return of_keys(self._tables.audiences, keys)

@@ -186,6 +186,9 @@ class Tables:
         self.silent: Index[Audience] = Index(_silent_place)
         self.audiences: Table[Audience] = Table("audience", self._log, self.silent)
 
+        self.feed_by_sequence: Index[tuple[int, str]] = Index(lambda mark: (ALL, mark))
+        self.feed: Table[tuple[int, str]] = Table("feed", self._log, self.feed_by_sequence)
+
         self.by_sequence: Index[Maintenance] = Index(lambda m: (ALL, (m.sequence, m.id)))
         self.by_state: Index[Maintenance] = Index(lambda m: (m.state, (m.sequence, m.id)))
         self.due: Index[Maintenance] = Index(_due_place)

@@ -22,7 +22,7 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
-from forewarn.store.contract import Outcome
+from forewarn.store.contract import INVENTORY, Outcome
 from forewarn.store.memory_reading import MemoryReader, as_json, of_keys
 from forewarn.store.memory_tables import ALL, Index, Table, Tables
 
@@ -31,7 +31,7 @@ __all__ = ["MUTABLE", "MemoryTransaction"]
 T = TypeVar("T", Maintenance, Event)
 
 MUTABLE: dict[type[Any], tuple[str, ...]] = {
-    Maintenance: ("state", "not_before", "due_at", "started_at", "impacted_at", "ended_at", "attempts"),
+    Maintenance: ("state", "not_before", "due_at", "started_at", "begun_at", "impacted_at", "ended_at", "attempts"),
     Event: ("is_listed", "approved_at", "approved_by"),
 }
 """Fields that change after a value was made; all others stand from the first. A test holds it to the SQL store's."""
@@ -151,6 +151,7 @@ class MemoryTransaction(MemoryReader):
         tables = self._tables
         for audience in changes.audiences.values():
             tables.audiences.put(audience.key, audience)
+        self._mark(document.audience.key for document in changes.documents)
         _put(tables.maintenances, tables.by_sequence, changes.maintenances, changes.created)
         _put(tables.events, tables.events_by_sequence, changes.events, changes.created)
         for vm in changes.vms.values():
@@ -159,6 +160,13 @@ class MemoryTransaction(MemoryReader):
         for entry in changes.entries:
             sequence = self.next_sequence()
             tables.ledger.put(sequence, (sequence, entry))
+
+    def _mark(self, audiences: Iterable[str]) -> None:
+        keys = list(audiences)
+        if keys:
+            sequence = self.next_sequence()
+            for key in keys:
+                self._tables.feed.put(key, (sequence, key))
 
     def _keep_claims(self, changes: Changes) -> None:
         """They are kept from the making of a maintenance to its end."""
@@ -185,6 +193,7 @@ class MemoryTransaction(MemoryReader):
         tables.vms.replace_all((vm.name, vm) for vm in inventory.vms)
         tables.addresses.replace_all((address, vm.name) for vm in inventory.vms for address in vm.addresses)
         tables.meta.put("inventory", fingerprint)
+        self._mark([INVENTORY])
 
     def keep_clock(self, kind: str) -> None:
         self._tables.meta.put("clock", kind)

@@ -10,7 +10,7 @@ from forewarn.errors import StoreCorrupt
 
 __all__ = ["HEAD", "upgrade"]
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest revision under `migrations/versions`; a test holds the two together."""
 
 

@@ -23,7 +23,7 @@ from forewarn.core.model import (
     VirtualMachine,
 )
 from forewarn.store import tables as t
-from forewarn.store.contract import Outcome, Page
+from forewarn.store.contract import INVENTORY, News, Outcome, Page
 from forewarn.store.rows import from_rows
 
 __all__ = ["SqlReader", "in_pieces"]
@@ -95,13 +95,31 @@ class SqlReader:
 
     def documents(self) -> Iterator[Document]:
         """The listed events are read once and handed out audience by audience, which come in the same order."""
+        query = sa.select(t.audience).where(t.audience.c.enabled_at.is_not(None))
         listed = self._all(Event, sa.select(t.event).where(t.event.c.is_listed).order_by(t.event.c.audience))
+        yield from self._documents(self._all(Audience, query), listed)
+
+    def _documents(self, audiences: Iterable[Audience], listed: list[Event]) -> Iterator[Document]:
         maintenances = self._maintenances_by_id({e.maintenance_id for e in listed})
         by_audience = {key: list(events) for key, events in groupby(listed, key=lambda e: e.audience)}
-        query = sa.select(t.audience).where(t.audience.c.enabled_at.is_not(None))
-        for audience in self._all(Audience, query):
+        for audience in audiences:
             events = sorted(by_audience.get(audience.key, ()), key=lambda e: e.sequence)
             yield Document(audience=audience, items=tuple((e, maintenances[e.maintenance_id]) for e in events))
+
+    def position(self) -> int:
+        return int(self._meta("sequence") or 0)
+
+    def news(self, since: int) -> News:
+        position = self.position()
+        query = sa.select(t.feed.c.audience).where(t.feed.c.sequence > since)
+        keys = set() if position == since else set(self._connection.execute(query).scalars())
+        listed: list[Event] = []
+        for piece in in_pieces(sorted(keys)):
+            events = sa.select(t.event).where(t.event.c.audience.in_(piece), t.event.c.is_listed)
+            listed += self._all(Event, events)
+        listed.sort(key=attrgetter("audience"))
+        documents = list(self._documents(self.audiences(keys).values(), listed))
+        return News(position=position, documents=documents, inventory=self.inventory() if INVENTORY in keys else None)
 
     def audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
         return {a.key: a for a in self._by_key(Audience, t.audience.c.key, keys)}

@@ -28,8 +28,10 @@ __all__ = [
     "audience",
     "claim",
     "event",
+    "feed",
     "host",
     "idempotency",
+    "lease",
     "ledger",
     "maintenance",
     "meta",
@@ -229,6 +231,7 @@ maintenance = sa.Table(
     sa.Column("not_before", Moment),
     sa.Column("due_at", Moment, index=True),
     sa.Column("started_at", Moment),
+    sa.Column("begun_at", Moment),
     sa.Column("impacted_at", Moment),
     sa.Column("ended_at", Moment, index=True),
     _required("attempts", sa.Integer),
@@ -281,6 +284,24 @@ ledger = sa.Table(
     sa.Column("source_address", sa.String),
     sa.Column("api_version", sa.String),
     sa.Column("reason", sa.String),
+)
+
+feed = sa.Table(
+    "feed",
+    metadata,
+    sa.Column("audience", sa.String, primary_key=True),
+    _required("sequence", sa.BigInteger, index=True),
+    comment="When each document changed last, by the counter; the inventory has the empty name.",
+)
+
+lease = sa.Table(
+    "lease",
+    metadata,
+    sa.Column("name", sa.String, primary_key=True),
+    _required("holder", sa.String),
+    _required("term", sa.BigInteger),
+    _required("expires_at", Moment),
+    comment="Which replica carries out what is due, for how long by the database's clock, and how often that changed.",
 )
 
 idempotency = sa.Table(

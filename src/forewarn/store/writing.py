@@ -21,7 +21,7 @@ from forewarn.core.model import (
     audience_key,
 )
 from forewarn.store import tables as t
-from forewarn.store.contract import Outcome
+from forewarn.store.contract import INVENTORY, Outcome
 from forewarn.store.reading import SqlReader, in_pieces
 from forewarn.store.rows import to_row
 
@@ -29,7 +29,7 @@ __all__ = ["SqlTransaction"]
 
 _COUNTER = "sequence"
 _MUTABLE = {
-    "maintenance": ("state", "not_before", "due_at", "started_at", "impacted_at", "ended_at", "attempts"),
+    "maintenance": ("state", "not_before", "due_at", "started_at", "begun_at", "impacted_at", "ended_at", "attempts"),
     "event": ("is_listed", "approved_at", "approved_by"),
 }
 """Columns that change after a row was made; all others stand from the first."""
@@ -157,6 +157,7 @@ class SqlTransaction(SqlReader):
 
     def save(self, changes: Changes) -> None:
         self._upsert(t.audience, [to_row(a) for a in changes.audiences.values()])
+        self._mark(document.audience.key for document in changes.documents)
         self._put(t.maintenance, changes.maintenances, changes.created)
         self._put(t.event, changes.events, changes.created)
         self._upsert(t.vm, [to_row(vm) for vm in changes.vms.values()])
@@ -164,6 +165,13 @@ class SqlTransaction(SqlReader):
         entries = [to_row(entry) | {"sequence": self.next_sequence()} for entry in changes.entries]
         if entries:
             self._connection.execute(sa.insert(t.ledger), entries)
+
+    def _mark(self, audiences: Iterable[str]) -> None:
+        """Number a change. Writers come one after the other, so what has a larger number was committed later."""
+        keys = list(audiences)
+        if keys:
+            sequence = self.next_sequence()
+            self._upsert(t.feed, [{"audience": key, "sequence": sequence} for key in keys])
 
     def _put(self, table: sa.Table, values: Mapping[str, Any], created: set[str]) -> None:
         """Insert what is new; of what was there before write only the columns that can change."""
@@ -212,6 +220,7 @@ class SqlTransaction(SqlReader):
             if content:
                 self._connection.execute(sa.insert(table), content)
         self._upsert(t.meta, [{"key": "inventory", "value": fingerprint}])
+        self._mark([INVENTORY])
 
     def keep_clock(self, kind: str) -> None:
         self._upsert(t.meta, [{"key": "clock", "value": kind}])

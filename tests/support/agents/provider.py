@@ -20,6 +20,7 @@ from forewarn.identity import Caller
 from forewarn.wire import imds
 from tests.support.agents.weather import CALM, Weather
 from tests.support.faults import FaultyStore, ProcessDied
+from tests.support.observed import Observed
 from tests.support.simulated import LATEST, Simulated
 
 __all__ = ["Answered", "Hypervisor", "Provider", "Reset"]
@@ -42,7 +43,7 @@ class Answered:
     body: bytes = b""
 
 
-class Hypervisor:
+class Hypervisor(Observed):
     """Carries maintenances out, each in times of its own, and fails now and then.
 
     Attributes:
@@ -57,7 +58,7 @@ class Hypervisor:
         self._simulates: dict[str, Simulate] = {}
         self._struck: set[str] = set()
 
-    async def act(self, maintenance: Maintenance, now: datetime) -> Progress:
+    async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Tell how far it would be by now, or fail."""
         if self._luck.random() < self.weather.actuator:
             msg = "the hypervisor is busy"
@@ -66,7 +67,7 @@ class Hypervisor:
             impact_s = self._luck.choice([0.5, 7, 7, 40])
             span_s = impact_s + self._luck.choice([1, 15, 60, 300, 600])
             self._simulates[maintenance.id] = Simulate(timedelta(seconds=impact_s), timedelta(seconds=span_s))
-        progress = await self._simulates[maintenance.id].act(maintenance, now)
+        progress = await self._simulates[maintenance.id].observe(maintenance, now)
         if progress.is_impacted and maintenance.id not in self._struck:
             self._struck.add(maintenance.id)
             self.on_impact(maintenance)

@@ -1,0 +1,40 @@
+"""What replicas need: who was told to carry a maintenance out, which documents are newer than others, and a lease.
+
+Revision: 0002.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    """Add a column that the code before this does without, and tables that it does not know."""
+    op.add_column("maintenance", sa.Column("begun_at", sa.BigInteger(), nullable=True))
+    op.create_table(
+        "feed",
+        sa.Column("audience", sa.String(), nullable=False),
+        sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("audience", name=op.f("pk_feed")),
+        comment="When each document changed last, by the counter; the inventory has the empty name.",
+    )
+    op.create_index(op.f("ix_feed_sequence"), "feed", ["sequence"], unique=False)
+    op.create_table(
+        "lease",
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("holder", sa.String(), nullable=False),
+        sa.Column("term", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_lease")),
+        comment="Which replica carries out what is due, for how long by the database's clock, and how often that changed.",
+    )
+
+
+def downgrade() -> None:
+    """Take them away."""
+    op.drop_table("lease")
+    op.drop_index(op.f("ix_feed_sequence"), table_name="feed")
+    op.drop_table("feed")
+    op.drop_column("maintenance", "begun_at")
