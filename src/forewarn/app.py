@@ -102,6 +102,7 @@ class Service:
             has_faults=settings.fault_injection,
         )
         self.engine.listeners += [self.metrics.notice, self.context.notice]
+        self.backend.on_news.append(self.context.notice)
 
     def _observe_lateness(self, late_s: float) -> None:
         self.metrics.observe_lateness(late_s)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
@@ -24,9 +25,11 @@ from forewarn.engine import Engine
 from forewarn.errors import ForewarnError
 from forewarn.faults import Faults
 from forewarn.feed import Feed
+from forewarn.following import Follower
 from forewarn.identity import Identity
 from forewarn.ids import RandomIds
 from forewarn.journal import Journal
+from forewarn.leadership import Leased
 from forewarn.scheduler import Pace, Scheduler
 from forewarn.store.contract import Store
 
@@ -89,6 +92,11 @@ class Backend:
         self.traffic = Traffic(_limits(settings), len(self.feed.versions), self.faults, self.journal or None)
         self.app = MetadataApp(self.engine, clock, self.traffic, settings.first_answer_delay.total_seconds())
         self.endpoint = MetadataServer(self.app, self.traffic, self.identity, clock)
+        shared = None if clock.is_virtual else store.shared
+        if shared is not None:
+            self.engine.leadership = Leased(shared, clock, f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}", write)
+        self.follower = None if shared is None else Follower(shared, self.engine, self._hear)
+        self.on_news: list[Callable[[], None]] = []
         self.scheduler = Scheduler(
             self.engine,
             clock,
@@ -100,11 +108,24 @@ class Backend:
     @asynccontextmanager
     async def scheduling(self) -> AsyncIterator[None]:
         """Deadlines are carried out until the block ends; commands under way then come to their end."""
+        leadership = self.engine.leadership
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.engine.drain)
+            stack.push_async_callback(leadership.give_back)
+            if isinstance(leadership, Leased):
+                leadership.on_change = self.scheduler.wake
+                stack.push_async_callback(_stop, asyncio.create_task(leadership.run()))
+            if self.follower is not None:
+                stack.push_async_callback(_stop, asyncio.create_task(self.follower.run()))
             task = asyncio.create_task(self.scheduler.run())
             stack.push_async_callback(self._stop_scheduler, task)
             yield
+
+    def _hear(self) -> None:
+        """Others have committed something."""
+        self.scheduler.wake()
+        for listener in self.on_news:
+            listener()
 
     @asynccontextmanager
     async def answering(self, sockets: Sequence[socket.socket], grace_s: float = STOP_GRACE_S) -> AsyncIterator[None]:
@@ -116,12 +137,16 @@ class Backend:
             await self.endpoint.stop(grace_s)
 
     async def _stop_scheduler(self, task: asyncio.Task[None]) -> None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await _stop(task)
         try:
             await self.scheduler.stop()
         except ForewarnError as error:
             _log.warning("who asked lately could not be written down", error=error.message)
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _limits(settings: Settings) -> Limits:

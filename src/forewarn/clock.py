@@ -15,10 +15,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-__all__ = ["VIRTUAL_START", "Clock", "RealClock", "SpedClock", "VirtualClock"]
+__all__ = ["VIRTUAL_START", "Clock", "RealClock", "SpedClock", "VirtualClock", "uptime_s"]
 
 VIRTUAL_START = datetime(2030, 1, 1, tzinfo=UTC)
 """Where a virtual clock begins unless told otherwise."""
+
+
+def uptime_s() -> float:
+    """Seconds since some moment, read now; they go on while this process is halted and while the machine sleeps.
+
+    The time of an event loop is taken once in each turn, and may be old.
+    """
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Clock(Protocol):

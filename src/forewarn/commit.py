@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from forewarn.clock import Clock
@@ -25,7 +26,8 @@ from forewarn.errors import IdempotencyMismatch, StoreUnavailable
 from forewarn.faults import Faults
 from forewarn.feed import Feed
 from forewarn.identity import Identity
-from forewarn.store.contract import Outcome, Reader, Store, Transaction
+from forewarn.leadership import Alone, Leadership
+from forewarn.store.contract import News, Outcome, Reader, Store, Transaction
 
 __all__ = ["Committer", "IdSource", "Key", "Runner", "Truth", "inline", "recall", "threaded"]
 
@@ -111,6 +113,8 @@ class Committer:
         self._lock = asyncio.Lock()
         self._commands: set[asyncio.Task[Any]] = set()
         self._is_in_doubt = False
+        self._position = 0
+        self.leadership: Leadership = Alone()
         self.listeners: list[Callable[[Changes], None]] = []
 
     async def read(self, function: Callable[[Reader], T]) -> T:
@@ -170,6 +174,8 @@ class Committer:
 
         def transact() -> tuple[Truth | None, Any]:
             with self._store.write() as tx:
+                if self._is_in_doubt:
+                    self._position = tx.position()
                 truth = (tx.inventory(), list(tx.documents())) if self._is_in_doubt else None
                 result = work(tx)
                 self._is_in_doubt = True
@@ -196,6 +202,27 @@ class Committer:
         task.add_done_callback(self._commands.discard)
         return await asyncio.shield(task)
 
+    async def catch_up(self) -> bool:
+        """Publish what others have committed; hands back whether there was anything."""
+        async with self._lock:  # a view that is older than a commit of ours must not be published after it
+
+            def work() -> News:
+                with self._store.read() as reader:
+                    return reader.news(self._position)
+
+            news: News = await self._read(work)
+            has_changed = news.position != self._position
+            self._position = news.position
+            if news.inventory is not None:
+                self.identity.load(news.inventory)
+            self.feed.publish(document for document in news.documents if self.feed.is_new(document))
+            return has_changed
+
+    def _now(self, tx: Transaction) -> datetime:
+        """The moment of a decision: by the database's clock where replicas share it, for then it is one for all."""
+        shared = None if self.clock.is_virtual else tx.now()
+        return self.clock.now() if shared is None else shared
+
     async def drain(self) -> None:
         """Wait for the commands under way; for the end of the service."""
         await asyncio.gather(*self._commands, return_exceptions=True)
@@ -203,7 +230,7 @@ class Committer:
     def _draft(self, state: State, tx: Transaction, actor: str) -> Draft:
         return Draft(
             state,
-            now=self.clock.now(),
+            now=self._now(tx),
             rules=self.rules,
             new_id=self._new_id,
             new_sequence=tx.next_sequence,

@@ -228,6 +228,8 @@ class Engine(Committer):
             service.enable(draft, draft.audiences.get(key) or Audience(key=key, scope=scope))
 
         await self._decide(load, decide, actor="forewarn")
+        if not self.feed.channel(key).is_enabled:
+            await self.catch_up()  # another replica has enabled it, and word of that is still on its way
 
     async def remember_requests(self) -> None:
         """Write down who asked lately, so that a restart does not take them for silent (R69)."""
@@ -242,6 +244,7 @@ class Engine(Committer):
         now = self.clock.now()
 
         def work(tx: Transaction) -> Truth:
+            self._position = tx.position()
             threshold = now - self.rules.disable_after + self.rules.restart_grace
             tx.touch({audience.key: threshold for audience in tx.silent(threshold, 1_000_000)})
             return tx.inventory(), list(tx.documents())
@@ -262,7 +265,8 @@ class Engine(Committer):
         skipped = frozenset(in_flight)
 
         def work(tx: Transaction) -> tuple[Due, Changes, list[datetime]]:
-            now = self.clock.now()
+            self.leadership.check(tx)
+            now = self._now(tx)
             due = [m for m in tx.due(now, limit + len(skipped)) if m.id not in skipped]
             jobs = tuple(m for m in due if m.state is MaintenanceState.STARTED)
             waiting = [m for m in due if m.state is MaintenanceState.SCHEDULED]
@@ -314,12 +318,17 @@ class Engine(Committer):
                 claim(draft, maintenance)
             return {m.id for m in mine}
 
-        return await self._decide(lambda tx: tx.load_maintenances(wanted), decide, actor="actuator")
+        def load(tx: Transaction) -> State:
+            self.leadership.check(tx)
+            return tx.load_maintenances(wanted)
+
+        return await self._decide(load, decide, actor="actuator")
 
     async def record(self, results: Mapping[str, Progress | Failure], retry: Retry) -> None:
         """Write down what actuators answered."""
 
         def load(tx: Transaction) -> State:
+            self.leadership.check(tx)
             ends = any(isinstance(r, Failure) or r.is_complete for r in results.values())
             return tx.load_maintenances(results, with_neighbours=ends)
 

@@ -207,6 +207,13 @@ class StoreUnavailable(ServerError):
     code = "store_unavailable"
 
 
+class LeaseLost(ServerError):
+    """Another replica carries out what is due. Nothing was changed."""
+
+    status = 503
+    code = "lease_lost"
+
+
 class StoreCorrupt(ServerError):
     """The database is damaged, or is not one of Forewarn's."""
 

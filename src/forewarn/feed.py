@@ -147,6 +147,13 @@ class Feed:
             self.channel(document.audience.key).show(document, self._render(document))
             self.documents_published += 1
 
+    def is_new(self, document: Document) -> bool:
+        """Whether its audience is shown something else now."""
+        audience, channel = document.audience, self._channels.get(document.audience.key)
+        if channel is None or channel.is_enabled != (audience.enabled_at is not None):
+            return True
+        return (channel.epoch, channel.incarnation) != (audience.epoch, audience.incarnation)
+
     def reload(self, documents: Iterable[Document]) -> None:
         """Show exactly these documents; an audience without one is disabled."""
         keys = set()

@@ -21,7 +21,7 @@ from forewarn.core.decision import Changes
 from forewarn.core.model import Maintenance
 from forewarn.core.progress import Failure, Progress, Retry
 from forewarn.engine import Engine
-from forewarn.errors import ForewarnError, InvalidRequest
+from forewarn.errors import ForewarnError, InvalidRequest, LeaseLost
 
 __all__ = ["Pace", "Scheduler"]
 
@@ -101,6 +101,11 @@ class Scheduler:
         self._prune_at = clock.now() + self._pace.prune_every
         engine.listeners.append(self.notice)
 
+    def wake(self) -> None:
+        """Look at the deadlines anew: somebody else has changed something."""
+        self._next = None
+        self._wake.set()
+
     def notice(self, changes: Changes) -> None:
         """Come back earlier when a change made an earlier deadline. A hint: the store is asked anyway."""
         due_at = changes.next_due_at
@@ -115,6 +120,9 @@ class Scheduler:
         while True:
             try:
                 await self._round()
+            except LeaseLost as error:
+                _log.warning("nothing more is carried out here", reason=error.message)
+                await asyncio.sleep(_STORE_RETRY_S)
             except ForewarnError as error:
                 _log.warning("the store cannot be used, trying again", error=error.message)
                 await asyncio.sleep(_STORE_RETRY_S)
@@ -124,10 +132,14 @@ class Scheduler:
 
     async def _round(self) -> None:
         self._wake.clear()
+        leadership = self._engine.leadership
         async with self._lock:
-            await self._carry_out_due()
+            if leadership.is_held:
+                await self._carry_out_due()
             await self._keep_house()
-            self._next = None if self._is_full else await self._engine.next_deadline(self._calls)
+            is_idle = self._is_full or not leadership.is_held
+            deadline = None if is_idle else await self._engine.next_deadline(self._calls)
+            self._next = None if deadline is None else deadline + leadership.skew
         if self._clock.is_virtual:
             await self._wake.wait()
             return
@@ -220,12 +232,15 @@ class Scheduler:
         is_execution = is_claimed
         try:
             async with self._slots, asyncio.timeout(self._pace.call_timeout.total_seconds()):
+                self._engine.leadership.insist()
                 now = self._clock.now()
                 progress = None if is_claimed else await self._actuator.observe(maintenance, now)
                 if progress is None:
                     is_execution = True
                     progress = await self._actuator.execute(maintenance, now)
                 return progress
+        except LeaseLost:
+            raise
         except TimeoutError:
             return Failure(reason=f"no answer within {self._pace.call_timeout}")
         except ForewarnError as error:
@@ -250,7 +265,7 @@ class Scheduler:
             return
         self._housekeeping_at = now + self._pace.remember_every
         await self._engine.remember_requests()
-        if now >= self._prune_at:
+        if now >= self._prune_at and self._engine.leadership.is_held:
             self._prune_at = now + self._pace.prune_every
             await self._engine.prune(self._pace.history, self._pace.outcomes)
 

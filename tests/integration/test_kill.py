@@ -90,7 +90,7 @@ class Verdict:
             if down_from < at(self.maintenances[e["maintenance_id"]]["not_before"]) < ready_at
         ]
         late = [m for m in late if not all(event["id"] in approved for event in m["events"])]
-        moments = [m["not_before"] for m in late if at(m["started_at"]) >= ready_at - 5]
+        moments = [at(m["not_before"]) for m in late if at(m["started_at"]) >= ready_at - 5]
         assert moments == sorted(moments)
         return len(late)
 

@@ -261,6 +261,10 @@ class LosesAnswers:
         with self.store.read() as reader:
             yield reader
 
+    @property
+    def shared(self) -> None:
+        return None
+
     def close(self) -> None:
         self.store.close()
 

@@ -54,6 +54,21 @@ class Database:
     def open(self, *, size_bytes_max: int | None = None, busy_timeout_ms: int = 50) -> SqlStore:
         return SqlStore(self.url, size_bytes_max=size_bytes_max, busy_timeout_ms=busy_timeout_ms)
 
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Nobody can reach it, of PostgreSQL, until the block ends."""
+        name = sa.make_url(self.url).database
+        admin = sa.make_url(self.url).set(drivername="postgresql+psycopg", database="postgres")
+        engine = sa.create_engine(admin, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        ended = sa.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name")
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+            connection.execute(ended, {"name": name})
+            try:
+                yield
+            finally:
+                connection.exec_driver_sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
     def engine(self) -> sa.Engine:
         """Somebody else's way to the same database."""
         return sa.create_engine(self.url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sa.NullPool)

@@ -54,6 +54,10 @@ class FaultyStore:
             msg = "the answer to the commit was lost"
             raise StoreUnavailable(msg)
 
+    @property
+    def shared(self) -> None:
+        return None
+
     @contextmanager
     def read(self) -> Iterator[Reader]:
         if self._strikes():

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,10 +54,14 @@ class Served:
 
 @contextmanager
 def served(
-    folder: Path, *arguments: str, prefix: Sequence[str] = (), metadata_listen: str = "127.0.0.1:0"
+    folder: Path,
+    *arguments: str,
+    prefix: Sequence[str] = (),
+    metadata_listen: str = "127.0.0.1:0",
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[Served]:
     """`forewarn serve` with its files in `folder`, stopped by SIGTERM at the end."""
-    environment = os.environ | {"FOREWARN_STATE_DIR": str(folder), "NO_COLOR": "1"}
+    environment = os.environ | {"FOREWARN_STATE_DIR": str(folder), "NO_COLOR": "1"} | dict(settings or {})
     command = [
         *prefix,
         *FOREWARN,

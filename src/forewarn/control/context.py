@@ -64,7 +64,7 @@ class Context:
         self.is_stopping.set()
         self.changed.set()
 
-    def notice(self, _changes: Changes) -> None:
+    def notice(self, _changes: Changes | None = None) -> None:
         """Wake every stream."""
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()

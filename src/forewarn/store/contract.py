@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from forewarn.core.decision import Changes, Document, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Entry, Event, Maintenance, MaintenanceState, Scope, VirtualMachine
+from forewarn.store.lease import Lease
 
-__all__ = ["INVENTORY", "News", "Outcome", "Page", "Reader", "Store", "Transaction"]
+__all__ = ["INVENTORY", "News", "Outcome", "Page", "Reader", "SharedStore", "SharedTransaction", "Store", "Transaction"]
 
 T = TypeVar("T")
 
@@ -157,6 +158,10 @@ class Reader(Protocol):
 class Transaction(Reader, Protocol):
     """One write transaction: all of it is on disk when it ends, or none."""
 
+    def now(self) -> datetime | None:
+        """The time that all who share the database go by; None where nobody shares it."""
+        ...
+
     def next_sequence(self) -> int:
         """The next number of the store's counter. Given back when the transaction fails."""
         ...
@@ -219,8 +224,51 @@ class Transaction(Reader, Protocol):
         ...
 
 
+class SharedTransaction(Transaction, Protocol):
+    """A write transaction on a database that several replicas share."""
+
+    def now(self) -> datetime:
+        """The database's time."""
+        ...
+
+    def lease(self, name: str) -> Lease | None:
+        """Who holds that lease, or held it last; None: nobody ever did."""
+        ...
+
+    def take_lease(self, name: str, holder: str, span: timedelta) -> Lease:
+        """Take it, or renew it, for so long, unless somebody else holds it; hands back who does now."""
+        ...
+
+    def give_lease_back(self, name: str, holder: str) -> None:
+        """Let it end now, if that is its holder."""
+        ...
+
+
+class SharedStore(Protocol):
+    """A database that several replicas share."""
+
+    def write(self) -> AbstractContextManager[SharedTransaction]:
+        """As of any store."""
+        ...
+
+    def wait_for_change(self, timeout_s: float) -> bool:
+        """Until somebody says that something was committed, or the time is over; hands back which.
+
+        A hint: it may come for nothing, and may be lost.
+
+        Raises:
+            StoreUnavailable: The database is away.
+        """
+        ...
+
+
 class Store(Protocol):
     """A place for everything; may be used from any thread, one write at a time."""
+
+    @property
+    def shared(self) -> SharedStore | None:
+        """The same, as several replicas use it; None where only one process may."""
+        ...
 
     def write(self) -> AbstractContextManager[Transaction]:
         """A write transaction. Commits at the end, rolls back on an exception.

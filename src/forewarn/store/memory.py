@@ -22,6 +22,10 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._tables = Tables()
 
+    @property
+    def shared(self) -> None:
+        """Nobody else can reach it."""
+
     def write(self) -> _Write:
         """A write transaction; nobody else reads or writes meanwhile."""
         return _Write(self._lock, self._tables)

@@ -58,6 +58,9 @@ class MemoryTransaction(MemoryReader):
         """Write the counter back; the store calls it before the commit."""
         self._tables.counter = self._counter
 
+    def now(self) -> datetime | None:
+        return None
+
     # Loading a working set
 
     def load_request(self, hosts: Iterable[str], vms: Iterable[str]) -> State:

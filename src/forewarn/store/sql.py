@@ -20,12 +20,14 @@ from forewarn.errors import StoreCorrupt, StoreUnavailable
 from forewarn.store.lock import FileLock
 from forewarn.store.migrate import upgrade
 from forewarn.store.reading import SqlReader
+from forewarn.store.sharing import PostgresTransaction, Sharing
 from forewarn.store.writing import SqlTransaction
 
 __all__ = ["SqlStore"]
 
 _BUSY_TIMEOUT_MS = 5000
 _CONNECT_TIMEOUT_S = 10
+_KEEPALIVE_S = 2
 _PAGE_SIZE_BYTES = 4096
 _ADVISORY_LOCK = 0x666F72657761726E
 """What writers on one PostgreSQL database lock: the word forewarn."""
@@ -55,6 +57,7 @@ class SqlStore:
         self._write_lock = threading.Lock()
         self._writer: sa.Engine | None = None
         self._reader: sa.Engine | None = None
+        self._sharing: Sharing | None = None
         try:
             self._open(size_bytes_max, busy_timeout_ms)
         except BaseException:
@@ -74,6 +77,7 @@ class SqlStore:
         else:
             self._writer = _postgresql_engine(url, busy_timeout_ms)
             self._reader = self._writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            self._sharing = Sharing(self._writer, self.write, lambda: _wrapped(str(url.database)))
         with self._begin() as connection:
             upgrade(connection)
 
@@ -89,9 +93,14 @@ class SqlStore:
     def write(self) -> Iterator[SqlTransaction]:
         """A write transaction; one at a time."""
         with self._begin() as connection:
-            transaction = SqlTransaction(connection)
+            transaction = SqlTransaction(connection) if self._is_sqlite else PostgresTransaction(connection)
             yield transaction
             transaction.flush()
+
+    @property
+    def shared(self) -> Sharing | None:
+        """The same, as several replicas use it; None for SQLite."""
+        return self._sharing
 
     @contextmanager
     def read(self) -> Iterator[SqlReader]:
@@ -106,6 +115,8 @@ class SqlStore:
 
     def close(self) -> None:
         """Let go of every connection and of the lock."""
+        if self._sharing is not None:
+            self._sharing.close()
         for engine in {self._writer, self._reader} - {None}:
             assert engine is not None  # noqa: S101 - None was taken out
             engine.dispose()
@@ -158,8 +169,18 @@ def _sqlite_engine(
 
 
 def _postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
-    options = f"-c lock_timeout={busy_timeout_ms}"
-    defaults = {"connect_timeout": _CONNECT_TIMEOUT_S, "application_name": "forewarn", "options": options}
+    # A replica that is halted in the middle of a transaction, or cut off, must not keep the others from writing.
+    halted_ms = max(busy_timeout_ms // 2, 1)
+    options = f"-c lock_timeout={busy_timeout_ms} -c idle_in_transaction_session_timeout={halted_ms}"
+    defaults = {
+        "connect_timeout": _CONNECT_TIMEOUT_S,
+        "application_name": "forewarn",
+        "options": options,
+        "keepalives_idle": _KEEPALIVE_S,
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
+        "tcp_user_timeout": busy_timeout_ms,
+    }
     connect_args = {name: value for name, value in defaults.items() if name not in url.query}
     return sa.create_engine(url, pool_size=4, pool_pre_ping=True, connect_args=connect_args)
 

@@ -42,6 +42,11 @@ class SqlTransaction(SqlReader):
         super().__init__(connection)
         self._counter: int | None = None
 
+    @property
+    def has_written(self) -> bool:
+        """Whether something was numbered, and so others have something to hear of."""
+        return self._counter is not None
+
     # The counter
 
     def next_sequence(self) -> int:
@@ -55,6 +60,9 @@ class SqlTransaction(SqlReader):
         """Write the counter back; the store calls it before the commit."""
         if self._counter is not None:
             self._upsert(t.meta, [{"key": _COUNTER, "value": str(self._counter)}])
+
+    def now(self) -> datetime | None:
+        return None
 
     # Loading a working set
 

@@ -1,0 +1,126 @@
+"""What a PostgreSQL database has for the replicas that share it: one time for all, a lease, and word of changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from forewarn.errors import StoreUnavailable
+from forewarn.store import tables as t
+from forewarn.store.lease import Lease
+from forewarn.store.writing import SqlTransaction
+
+__all__ = ["PostgresTransaction", "Sharing"]
+
+_CHANNEL = "forewarn"
+_OVER = datetime.fromtimestamp(0, UTC)
+
+
+class PostgresTransaction(SqlTransaction):
+    """A write transaction that others hear of."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        super().__init__(connection)
+        self._now: datetime | None = None
+
+    def now(self) -> datetime:
+        """The same moment for the whole transaction; after every earlier one, for it was read under their lock."""
+        if self._now is None:
+            self._now = self._clock()
+        return self._now
+
+    def _clock(self) -> datetime:
+        moment: datetime = self._connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+        return moment.astimezone(UTC)
+
+    def lease(self, name: str) -> Lease | None:
+        row = self._connection.execute(sa.select(t.lease).where(t.lease.c.name == name)).first()
+        if row is None:
+            return None
+        return Lease(holder=row.holder, term=row.term, expires_at=row.expires_at, now=self._clock())
+
+    def take_lease(self, name: str, holder: str, span: timedelta) -> Lease:
+        held = self.lease(name)
+        if held is not None and held.holder != holder and not held.is_over:
+            return held
+        now = self._clock() if held is None else held.now
+        term = 1 if held is None else held.term + (held.holder != holder or held.is_over)
+        insert = postgresql.insert(t.lease).values(name=name, holder=holder, term=term, expires_at=now + span)
+        others = {column: insert.excluded[column] for column in ("holder", "term", "expires_at")}
+        self._connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=others))
+        return Lease(holder=holder, term=term, expires_at=now + span, now=now)
+
+    def give_lease_back(self, name: str, holder: str) -> None:
+        query = sa.update(t.lease).where(t.lease.c.name == name, t.lease.c.holder == holder)
+        self._connection.execute(query.values(expires_at=_OVER))
+
+    def flush(self) -> None:
+        """Write the counter back, and let the others know when this is committed."""
+        super().flush()
+        if self.has_written:
+            self._connection.exec_driver_sql(f"NOTIFY {_CHANNEL}")
+
+
+class Sharing:
+    """A database as several replicas use it.
+
+    Args:
+        engine: Its connections.
+        write: Begins a write transaction.
+        wrapped: Makes our errors of what a driver raises.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        write: Callable[[], AbstractContextManager[SqlTransaction]],
+        wrapped: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._engine = engine
+        self._write = write
+        self._wrapped = wrapped
+        self._listener: sa.PoolProxiedConnection | None = None
+
+    @contextmanager
+    def write(self) -> Iterator[PostgresTransaction]:
+        """A write transaction; one at a time, whichever replica it is of."""
+        with self._write() as transaction:
+            assert isinstance(transaction, PostgresTransaction)  # noqa: S101 - the store makes no other here
+            yield transaction
+
+    def wait_for_change(self, timeout_s: float) -> bool:
+        """Until somebody says that something was committed, or the time is over; hands back which."""
+        with self._wrapped():
+            try:
+                if self._listener is None:
+                    self._listen()
+                    return True  # whatever was said before is lost
+                driver: Any = self._listener.dbapi_connection
+                return any(True for _ in driver.notifies(timeout=timeout_s, stop_after=1))
+            except self._engine.dialect.loaded_dbapi.Error as error:
+                self.close()
+                msg = f"no word from the database: {' '.join(str(error).split())}"
+                raise StoreUnavailable(msg) from error
+            except BaseException:
+                self.close()
+                raise
+
+    def _listen(self) -> None:
+        connection = self._engine.raw_connection()
+        connection.detach()
+        self._listener = connection
+        driver: Any = connection.dbapi_connection
+        driver.rollback()
+        driver.autocommit = True
+        driver.execute(f"LISTEN {_CHANNEL}")
+
+    def close(self) -> None:
+        """Listen no more."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
