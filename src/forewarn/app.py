@@ -30,6 +30,7 @@ from forewarn.control import Context, make_control_app
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
 from forewarn.errors import ConfigError, ServerError
+from forewarn.hub import Hub
 from forewarn.listen import bound, is_loopback, parse_listen, url_of
 from forewarn.metrics import Metrics
 from forewarn.store import SqlStore
@@ -89,6 +90,9 @@ class Service:
         self.metrics = Metrics(self.traffic, self.feed, lambda: self.endpoint.connections)
         self.context = Context(
             engine=self.engine,
+            hub=Hub(
+                self.feed, self.identity, settings.first_answer_delay.total_seconds(), watches_max=settings.watches_max
+            ),
             scheduler=self.scheduler,
             clock=self.clock,
             tokens=self.tokens,
@@ -187,7 +191,7 @@ def _control_config(settings: Settings, app: Any) -> uvicorn.Config:  # noqa: AN
         proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
-        limit_concurrency=1000,
+        limit_concurrency=settings.watches_max + 1000,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )

@@ -124,6 +124,7 @@ class Settings(BaseSettings):
     )
     connections_max: int = Field(16384, ge=1, description="Connections to the metadata endpoint.")
     connections_per_vm_max: int = Field(256, ge=1, description="Connections of one VM.")
+    watches_max: int = Field(20_000, ge=1, description="Endpoints on hosts that may watch this process.")
     wait_max: Span = Field(timedelta(seconds=300), **_seconds(3600), description="Longest long poll (X1).")
 
     # The simulate actuator

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from forewarn.auth import digest
 from forewarn.commit import Committer, Key, Truth, recall
 from forewarn.core import ending, planning, service, settlement
 from forewarn.core.approval import Approval, Approver, approve
@@ -14,13 +15,16 @@ from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Changes, Draft, State
 from forewarn.core.fault import Fault, Place
 from forewarn.core.inventory import Inventory, InventoryChange, apply_inventory
-from forewarn.core.model import Audience, EntryKind, Maintenance, MaintenanceState, VirtualMachine
+from forewarn.core.model import Audience, EntryKind, HostToken, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.core.progress import Failure, Progress, Retry, advance, claim
 from forewarn.core.request import Request
-from forewarn.errors import NotFound
+from forewarn.errors import LimitExceeded, NotFound
+from forewarn.secret import new_token
 from forewarn.store.contract import Reader, Transaction
 
 __all__ = ["Due", "Engine"]
+
+_HOST_TOKENS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +240,69 @@ class Engine(Committer):
         asked = self.feed.asked()
         if asked:
             await self._command(lambda tx: tx.touch(asked), lambda _: None)
+
+    # Hosts
+
+    async def create_host_token(self, host: str, *, actor: str) -> tuple[HostToken, str]:
+        """A token for the endpoint on a host, and the word that is shown once.
+
+        Raises:
+            NotFound: There is no such host.
+        """
+        if host not in self.identity.hosts:
+            msg = f"host {host!r} does not exist: see 'forewarn host list'"
+            raise NotFound(msg, host=host)
+        word = new_token()
+
+        def change(draft: Draft, tokens: list[HostToken]) -> HostToken:
+            if sum(each.revoked_at is None for each in tokens) >= _HOST_TOKENS_MAX:
+                msg = f"host {host!r} has {_HOST_TOKENS_MAX} tokens: revoke one with 'forewarn host revoke-token'"
+                raise LimitExceeded(msg, host=host)
+            token = HostToken(id=draft.new_id("token"), host=host, digest=digest(word), created_at=draft.now)
+            draft.note(EntryKind.TOKEN_CREATED, reason=f"token {token.id} of host {host}")
+            return token
+
+        return await self._change_token(host, change, actor), word
+
+    async def revoke_host_token(self, host: str, token_id: str, *, actor: str) -> HostToken:
+        """Take a token no more.
+
+        Raises:
+            NotFound: The host has no such token.
+        """
+
+        def change(draft: Draft, tokens: list[HostToken]) -> HostToken:
+            token = next((each for each in tokens if each.id == token_id), None)
+            if token is None:
+                msg = f"host {host!r} has no token {token_id!r}: see 'forewarn host tokens'"
+                raise NotFound(msg, host=host, id=token_id)
+            if token.revoked_at is None:
+                draft.note(EntryKind.TOKEN_REVOKED, reason=f"token {token_id} of host {host}")
+                token = replace(token, revoked_at=draft.now)
+            return token
+
+        return await self._change_token(host, change, actor)
+
+    async def _change_token(
+        self, host: str, change: Callable[[Draft, list[HostToken]], HostToken], actor: str
+    ) -> HostToken:
+        def work(tx: Transaction) -> tuple[HostToken, Changes]:
+            draft = self._draft(State(), tx, actor)
+            token = change(draft, tx.host_tokens(host))
+            tx.keep_host_token(token)
+            changes = draft.finish()
+            tx.save(changes)
+            return token, changes
+
+        def publish(result: tuple[HostToken, Changes]) -> HostToken:
+            self._publish(result[1])
+            return result[0]
+
+        return await self._command(work, publish)
+
+    async def host_token(self, token_digest: str) -> HostToken | None:
+        """The token of that digest."""
+        return await self.read(lambda reader: reader.host_token(token_digest))
 
     # The scheduler
 

@@ -164,6 +164,19 @@ class ServerUnreachable(OtherSideError):
     code = "server_unreachable"
 
 
+class ControlUnreachable(OtherSideError):
+    """No replica of the control plane answers an endpoint; nothing is known to have been done."""
+
+    status = 503
+    code = "control_unreachable"
+
+
+class ControlRefused(ControlUnreachable):
+    """The control plane answers an endpoint, and does not want it: its token, its host, or one of its VMs."""
+
+    code = "control_refused"
+
+
 class EndpointError(OtherSideError):
     """A metadata endpoint did not do what was asked of it."""
 

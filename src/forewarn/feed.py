@@ -8,7 +8,7 @@ is a hint to whoever waits, the store is the truth: a channel can be filled anew
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import lru_cache
 
@@ -46,6 +46,7 @@ class Channel:
         replies: One for each api-version, in the order of the dialect's versions.
         before: The incarnation and the replies before these; for whoever is to be shown an older document.
         asked_at: When a VM of it last asked, to the second; None if not since the service started (R69).
+        document: What is shown, before it was encoded; None if nobody ever asked.
         settled: Ids of shown events for which another approval is known to change nothing (R49).
     """
 
@@ -54,6 +55,7 @@ class Channel:
         "_waiters",
         "asked_at",
         "before",
+        "document",
         "epoch",
         "incarnation",
         "is_enabled",
@@ -69,6 +71,7 @@ class Channel:
         self.incarnation = 0
         self.replies: tuple[Reply, ...] = ()
         self.before: tuple[int, tuple[Reply, ...]] = (0, ())
+        self.document: Document | None = None
         self.asked_at: datetime | None = None
         self.settled: frozenset[str] = frozenset()
         self._listed: frozenset[str] = frozenset()
@@ -85,6 +88,7 @@ class Channel:
         self.epoch, self.incarnation = audience.epoch, audience.incarnation
         self.is_enabled = audience.enabled_at is not None
         self.replies = replies
+        self.document = document
         self._listed = frozenset(event.id for event, _ in document.items)
         started = {event.id for event, m in document.items if m.state is MaintenanceState.STARTED or event.is_approved}
         self.settled = frozenset(started | self.settled & self._listed)
@@ -99,6 +103,7 @@ class Channel:
         """Show nothing: the audience is disabled."""
         self.is_enabled = False
         self.replies = ()
+        self.document = None
         self.settled = self._listed = frozenset()
         self.wake()
 
@@ -125,6 +130,10 @@ class Feed:
 
     Args:
         dialect: Decides the versions and their bytes.
+
+    Attributes:
+        documents_published: How many.
+        listeners: Told of each document that was published.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -132,6 +141,7 @@ class Feed:
         self.versions = dialect.versions()
         self._channels: dict[str, Channel] = {}
         self.documents_published = 0
+        self.listeners: list[Callable[[Document], None]] = []
         self._render_empty = lru_cache(maxsize=1024)(self._render_empty_once)
 
     def channel(self, key: str) -> Channel:
@@ -146,6 +156,8 @@ class Feed:
         for document in documents:
             self.channel(document.audience.key).show(document, self._render(document))
             self.documents_published += 1
+            for listener in self.listeners:
+                listener(document)
 
     def is_new(self, document: Document) -> bool:
         """Whether its audience is shown something else now."""
@@ -163,6 +175,9 @@ class Feed:
         for key, channel in self._channels.items():
             if channel.is_enabled and key not in keys:
                 channel.hide()
+                gone = Document(audience=Audience(key=key, epoch=channel.epoch, incarnation=channel.incarnation))
+                for listener in self.listeners:
+                    listener(gone)
 
     def asked(self) -> dict[str, datetime]:
         """When each enabled audience last asked, as far as known in this process."""

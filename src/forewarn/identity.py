@@ -6,7 +6,7 @@ The caller is never taken from anything that it sends (R2, invariant 8).
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from forewarn.core.inventory import Inventory
@@ -52,6 +52,10 @@ class Identity:
     Args:
         feed: Where the documents are.
         any_caller_is: The VM that everybody is whom no address tells; empty: nobody is.
+
+    Attributes:
+        hosts: Names of the hosts that are declared.
+        listeners: Called after another inventory was taken over.
     """
 
     def __init__(self, feed: Feed, any_caller_is: str = "") -> None:
@@ -62,6 +66,9 @@ class Identity:
         self._name_by_address: dict[str, str] = {}
         self._only: str | None = None
         self._callers: dict[str, Caller] = {}
+        self._vms_by_host: dict[str, list[VirtualMachine]] = {}
+        self.hosts: frozenset[str] = frozenset()
+        self.listeners: list[Callable[[], None]] = []
 
     def load(self, inventory: Inventory) -> None:
         """Take over an inventory. Connections that are open ask again at their next request."""
@@ -74,11 +81,25 @@ class Identity:
         self._name_by_address = {address: vm.name for vm in inventory.vms for address in vm.addresses}
         is_single = len(inventory.vms) == 1 and not inventory.vms[0].addresses
         self._only = inventory.vms[0].name if is_single else None
+        self.hosts = frozenset(host.name for host in inventory.hosts)
+        self._vms_by_host = {}
+        for vm in inventory.vms:
+            self._vms_by_host.setdefault(vm.host, []).append(vm)
+        for listener in self.listeners:
+            listener()
 
     @property
     def vms(self) -> Iterable[VirtualMachine]:
         """Those that are declared."""
         return self._vms.values()
+
+    def vms_of(self, host: str) -> Iterable[VirtualMachine]:
+        """Those that run on a host."""
+        return self._vms_by_host.get(host, ())
+
+    def scope(self, name: str) -> Scope:
+        """A scope that is declared."""
+        return self._scopes[name]
 
     def audience(self, name: str) -> str:
         """The key of the audience to which that VM belongs.

@@ -8,9 +8,14 @@ from pathlib import Path
 
 from forewarn.errors import ConfigError
 
-__all__ = ["kept_token", "read_token"]
+__all__ = ["kept_token", "new_token", "read_token"]
 
 _TOKEN_BYTES = 32
+
+
+def new_token() -> str:
+    """A word that nobody guesses."""
+    return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 def kept_token(path: Path) -> str:
@@ -26,7 +31,7 @@ def kept_token(path: Path) -> str:
     except FileExistsError:
         return read_token(path)
     with os.fdopen(descriptor, "w") as file:
-        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        token = new_token()
         file.write(token + "\n")
     return token
 

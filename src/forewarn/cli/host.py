@@ -9,7 +9,7 @@ import typer
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection, segment
 from forewarn.cli.maintenance import Force, Reason, Why, forced, show_made
-from forewarn.cli.output import Column, Output
+from forewarn.cli.output import Column, Output, format_moment
 from forewarn.cli.times import as_span_s
 from forewarn.core.model import EventType
 
@@ -39,6 +39,8 @@ def add_host(app: typer.Typer) -> None:
         made = connection.change("POST", f"/v1/hosts/{segment(name)}/fail", {"reason": reason})
         show_made(output, connection, made["items"])
 
+    _add_tokens(noun)
+
     @command(
         noun,
         "predict-failure",
@@ -65,3 +67,37 @@ def add_host(app: typer.Typer) -> None:
         body = {"notice_s": as_span_s(within, "--in"), "type": event_type} | forced(force=force, reason=reason)
         made = connection.change("POST", f"/v1/hosts/{segment(name)}/predict-failure", body)
         show_made(output, connection, made["items"])
+
+
+def _add_tokens(noun: typer.Typer) -> None:
+    """Tokens, by which the endpoint on a host is known."""
+
+    @command(noun, "create-token", "forewarn host create-token host-1 > host-1.token")
+    def create_token(name: _Name, connection: Connection, output: Output) -> None:
+        """Print a new token for the endpoint on a host; it is shown this once."""
+        made = connection.change("POST", f"/v1/hosts/{segment(name)}/tokens", None)
+        if not output.show(made):
+            output.line(made["token"])
+
+    @command(noun, "tokens", "forewarn host tokens host-1")
+    def tokens(name: _Name, connection: Connection, output: Output) -> None:
+        """List a host's tokens."""
+        found = connection.get(f"/v1/hosts/{segment(name)}/tokens")["items"]
+        if not output.show(found):
+            output.table(
+                [Column("id"), Column("created"), Column("revoked")],
+                [(each["id"], format_moment(each["created_at"]), format_moment(each["revoked_at"])) for each in found],
+                empty=f"{name} has none: see 'forewarn host create-token --help'",
+            )
+
+    @command(noun, "revoke-token", "forewarn host revoke-token host-1 k3v9xq2mab")
+    def revoke_token(
+        name: _Name,
+        token: Annotated[str, typer.Argument(metavar="ID", help="Of the list of tokens.")],
+        connection: Connection,
+        output: Output,
+    ) -> None:
+        """Take a token no more."""
+        revoked = connection.change("DELETE", f"/v1/hosts/{segment(name)}/tokens/{segment(token)}", None)
+        if not output.show(revoked):
+            output.line(f"token {revoked['id']} of {name} is not taken any more")

@@ -20,6 +20,7 @@ from forewarn.cli.clock import add_clock
 from forewarn.cli.command import BROKEN_PIPE
 from forewarn.cli.config import add_config
 from forewarn.cli.conformance import add_conformance
+from forewarn.cli.endpoint import add_endpoint
 from forewarn.cli.event import add_event
 from forewarn.cli.fault import add_fault
 from forewarn.cli.host import add_host
@@ -51,6 +52,7 @@ class _InOrder(TyperGroup):
 
 _ADDERS = (
     add_serve,
+    add_endpoint,
     add_agent,
     add_demo,
     add_inventory,

@@ -18,6 +18,7 @@ from forewarn.core.decision import Changes
 from forewarn.core.model import Event, Maintenance
 from forewarn.engine import Engine
 from forewarn.errors import InvalidRequest, NotFound
+from forewarn.hub import Hub
 from forewarn.journal import Journal
 from forewarn.metrics import Metrics
 from forewarn.scheduler import Scheduler
@@ -44,6 +45,7 @@ class Context:
     """
 
     engine: Engine
+    hub: Hub
     scheduler: Scheduler
     clock: Clock
     tokens: Tokens

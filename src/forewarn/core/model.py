@@ -20,6 +20,7 @@ __all__ = [
     "EventStatus",
     "EventType",
     "Host",
+    "HostToken",
     "Maintenance",
     "MaintenanceState",
     "NotificationProfile",
@@ -113,6 +114,23 @@ class Host:
     """A machine that VMs run on."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostToken:
+    """What the endpoint on a host shows to the control plane.
+
+    Attributes:
+        id: To revoke it by.
+        digest: SHA-256 of the token, hexadecimal: the token itself is not kept.
+        revoked_at: From when it is not taken any more; None: it is.
+    """
+
+    id: str
+    host: str
+    digest: str
+    created_at: datetime
+    revoked_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +351,8 @@ class EntryKind(StrEnum):
     WITHDRAWN = "withdrawn"
     VM_CHANGED = "vm-changed"
     INVENTORY_APPLIED = "inventory-applied"
+    TOKEN_CREATED = "token-created"  # noqa: S105 - a word of the ledger
+    TOKEN_REVOKED = "token-revoked"  # noqa: S105 - as above
     CLOCK_ADVANCED = "clock-advanced"
     FAULT_INJECTED = "fault-injected"
     FAULT_CLEARED = "fault-cleared"

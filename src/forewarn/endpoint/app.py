@@ -21,7 +21,7 @@ from forewarn.clock import Clock
 from forewarn.core.approval import Approval, Approver
 from forewarn.core.fault import Fault, Place
 from forewarn.endpoint import misconduct
-from forewarn.engine import Engine
+from forewarn.endpoint.authority import Authority
 from forewarn.errors import ForewarnError
 from forewarn.feed import Channel
 from forewarn.identity import Caller
@@ -42,6 +42,7 @@ _LEGACY = "/metadata/latest/scheduledevents"
 _VERSIONS = "/metadata/versions"
 _INSTANCE = "/metadata/instance"
 _DRAINED_BYTES_MAX = 16 << 20
+_RETRY_AFTER_S = 1
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 _NOT_PLAIN = frozenset(
     {"if-none-match", "prefer", "content-length", "transfer-encoding", "expect", "upgrade", "x-forwarded-for", "range"}
@@ -60,7 +61,7 @@ class MetadataApp:
     """Answers VMs.
 
     Args:
-        engine: Enables; and approves, where nothing else is put in the place of that.
+        authority: Enables; and approves, where nothing else is put in the place of that.
         clock: For holding first answers on virtual time.
         traffic: Shared with the connections.
         first_answer_delay_s: How long the enabling GET is held (R67).
@@ -69,14 +70,14 @@ class MetadataApp:
         approve: Carries approvals out.
     """
 
-    def __init__(self, engine: Engine, clock: Clock, traffic: Traffic, first_answer_delay_s: float = 0.0) -> None:
-        self.approve: Callable[[Sequence[str], Approver], Awaitable[Approval]] = engine.approve
-        self._engine = engine
+    def __init__(self, authority: Authority, clock: Clock, traffic: Traffic, first_answer_delay_s: float = 0.0) -> None:
+        self.approve: Callable[[Sequence[str], Approver], Awaitable[Approval]] = authority.approve
+        self._authority = authority
         self._clock = clock
         self._traffic = traffic
         self._first_answer_delay_s = first_answer_delay_s
-        self._dialect = engine.feed.dialect
-        self._versions = {version.name: (index, version) for index, version in enumerate(engine.feed.versions)}
+        self._dialect = authority.feed.dialect
+        self._versions = {version.name: (index, version) for index, version in enumerate(authority.feed.versions)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -94,6 +95,8 @@ class MetadataApp:
                 HTTPStatus.SERVICE_UNAVAILABLE if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else error.status
             )
             response = _error(status, "Service unavailable")
+            if status == HTTPStatus.SERVICE_UNAVAILABLE:
+                response.headers["retry-after"] = str(_RETRY_AFTER_S)
         except Exception:  # noqa: BLE001 - a request must not take the endpoint with it; the log has the trace
             _log.exception("a request raised", path=scope["path"])
             response = _error(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal server error")
@@ -214,7 +217,7 @@ class MetadataApp:
         if version is None or request.method in version.requires_metadata:
             _check_metadata(request)
         if index is None or version is None:
-            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.version_error(self._engine.feed.versions)))
+            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.version_error(self._authority.feed.versions)))
         if is_repeated:
             raise _Refused(_error(HTTPStatus.BAD_REQUEST, "Bad request: . A query parameter is given twice"))
         self._check_rate(caller)
@@ -247,7 +250,7 @@ class MetadataApp:
         """What the caller is shown; the first who asks enables it (R67), and whoever asks keeps it so (R69)."""
         channel = caller.channel
         if not channel.is_enabled:
-            await self._engine.enable(channel.key, caller.vm.scope)
+            await self._authority.enable(channel.key, caller.vm.scope)
             await self._hold(connection, channel, self._first_answer_delay_s)
         channel.asked_at = self._traffic.now
         return channel
@@ -278,7 +281,7 @@ class MetadataApp:
             audience=channel.key,
             vm=caller.vm.name,
             source_address=connection.peer,
-            api_version=self._engine.feed.versions[index].name,
+            api_version=self._authority.feed.versions[index].name,
         )
         approval = await self.approve(event_ids, approver)
         if approval.unknown:
@@ -320,10 +323,10 @@ class MetadataApp:
         _check_forwarded(request)
         _check_metadata(request)
         if path.lower() == _VERSIONS:
-            return _json(HTTPStatus.OK, imds.encode_versions(self._engine.feed.versions))
+            return _json(HTTPStatus.OK, imds.encode_versions(self._authority.feed.versions))
         parameters, is_repeated = _query(request)
         if is_repeated or not instance.is_version(parameters.get("api-version", "")):
-            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.version_error(self._engine.feed.versions)))
+            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.version_error(self._authority.feed.versions)))
         self._check_rate(caller)
         below = path[len(_INSTANCE) :].strip("/")
         value = instance.look_up(instance.describe(caller.vm, caller.scope), below.split("/") if below else [])

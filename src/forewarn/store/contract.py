@@ -14,7 +14,16 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from forewarn.core.decision import Changes, Document, State
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Audience, Entry, Event, Maintenance, MaintenanceState, Scope, VirtualMachine
+from forewarn.core.model import (
+    Audience,
+    Entry,
+    Event,
+    HostToken,
+    Maintenance,
+    MaintenanceState,
+    Scope,
+    VirtualMachine,
+)
 from forewarn.store.lease import Lease
 
 __all__ = ["INVENTORY", "News", "Outcome", "Page", "Reader", "SharedStore", "SharedTransaction", "Store", "Transaction"]
@@ -142,6 +151,14 @@ class Reader(Protocol):
         """Enabled audiences whose ``active_until`` lies at or before `before`."""
         ...
 
+    def host_token(self, digest: str) -> HostToken | None:
+        """The token of that digest."""
+        ...
+
+    def host_tokens(self, host: str | None = None) -> list[HostToken]:
+        """All tokens, or those of a host; oldest first."""
+        ...
+
     def outcome(self, key: str) -> Outcome | None:
         """What the command with that ``Idempotency-Key`` led to."""
         ...
@@ -209,6 +226,10 @@ class Transaction(Reader, Protocol):
 
     def keep_clock(self, kind: str) -> None:
         """Remember the kind of clock."""
+        ...
+
+    def keep_host_token(self, token: HostToken) -> None:
+        """Keep a new token, or one that was changed."""
         ...
 
     def keep_outcome(self, outcome: Outcome) -> None:

@@ -9,11 +9,21 @@ from dataclasses import replace
 from datetime import datetime
 from heapq import merge
 from itertools import islice, takewhile
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Audience, Entry, Event, Maintenance, MaintenanceState, Scope, VirtualMachine
+from forewarn.core.model import (
+    Audience,
+    Entry,
+    Event,
+    HostToken,
+    Maintenance,
+    MaintenanceState,
+    Scope,
+    VirtualMachine,
+)
 from forewarn.store.contract import INVENTORY, News, Outcome, Page
 from forewarn.store.memory_tables import ALL, Table, Tables
 
@@ -145,6 +155,13 @@ class MemoryReader:
     def silent(self, before: datetime, limit: int) -> list[Audience]:
         rows = self._tables.audiences.rows
         return [rows[place[-1]] for place in _until(self._tables.silent.group(ALL), before, limit)]
+
+    def host_token(self, digest: str) -> HostToken | None:
+        return next((token for token in self._tables.host_tokens.rows.values() if token.digest == digest), None)
+
+    def host_tokens(self, host: str | None = None) -> list[HostToken]:
+        found = [token for token in self._tables.host_tokens.rows.values() if host in {None, token.host}]
+        return sorted(found, key=attrgetter("created_at", "id"))
 
     def outcome(self, key: str) -> Outcome | None:
         found = self._tables.outcomes.rows.get(key)

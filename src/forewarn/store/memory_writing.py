@@ -17,6 +17,7 @@ from forewarn.core.model import (
     ACTIVE_STATES,
     Event,
     EventType,
+    HostToken,
     Maintenance,
     MaintenanceState,
     VirtualMachine,
@@ -200,6 +201,12 @@ class MemoryTransaction(MemoryReader):
 
     def keep_clock(self, kind: str) -> None:
         self._tables.meta.put("clock", kind)
+
+    def keep_host_token(self, token: HostToken) -> None:
+        other = self.host_token(token.digest)
+        if other is not None and other.id != token.id:
+            self._tables.host_tokens.refuse(token.id)
+        self._tables.host_tokens.put(token.id, token)
 
     def keep_outcome(self, outcome: Outcome) -> None:
         self._tables.outcomes.add(outcome.key, replace(outcome, content=as_json(outcome.content)))

@@ -17,6 +17,7 @@ from forewarn.core.model import (
     Entry,
     Event,
     Host,
+    HostToken,
     Maintenance,
     MaintenanceState,
     Scope,
@@ -184,6 +185,16 @@ class SqlReader:
         columns = t.audience.c
         query = sa.select(t.audience).where(columns.active_until <= before)
         return self._all(Audience, query.order_by(columns.active_until, columns.key).limit(limit))
+
+    def host_token(self, digest: str) -> HostToken | None:
+        found = self._all(HostToken, sa.select(t.host_token).where(t.host_token.c.digest == digest))
+        return found[0] if found else None
+
+    def host_tokens(self, host: str | None = None) -> list[HostToken]:
+        query = sa.select(t.host_token)
+        if host is not None:
+            query = query.where(t.host_token.c.host == host)
+        return sorted(self._all(HostToken, query), key=attrgetter("created_at", "id"))
 
     def outcome(self, key: str) -> Outcome | None:
         row = self._connection.execute(sa.select(t.idempotency).where(t.idempotency.c.key == key)).first()

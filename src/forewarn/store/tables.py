@@ -30,6 +30,7 @@ __all__ = [
     "event",
     "feed",
     "host",
+    "host_token",
     "idempotency",
     "lease",
     "ledger",
@@ -292,6 +293,16 @@ feed = sa.Table(
     sa.Column("audience", sa.String, primary_key=True),
     _required("sequence", sa.BigInteger, index=True),
     comment="When each document changed last, by the counter; the inventory has the empty name.",
+)
+
+host_token = sa.Table(
+    "host_token",
+    metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    _required("host", sa.String, index=True),
+    _required("digest", sa.String, unique=True),
+    _required("created_at", Moment),
+    sa.Column("revoked_at", Moment),
 )
 
 lease = sa.Table(

@@ -16,6 +16,7 @@ from forewarn.core.model import (
     Event,
     EventType,
     Host,
+    HostToken,
     MaintenanceState,
     VirtualMachine,
     audience_key,
@@ -232,6 +233,9 @@ class SqlTransaction(SqlReader):
 
     def keep_clock(self, kind: str) -> None:
         self._upsert(t.meta, [{"key": "clock", "value": kind}])
+
+    def keep_host_token(self, token: HostToken) -> None:
+        self._upsert(t.host_token, [to_row(token)])
 
     def keep_outcome(self, outcome: Outcome) -> None:
         row = {

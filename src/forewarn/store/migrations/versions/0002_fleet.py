@@ -22,6 +22,17 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_feed_sequence"), "feed", ["sequence"], unique=False)
     op.create_table(
+        "host_token",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("host", sa.String(), nullable=False),
+        sa.Column("digest", sa.String(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("revoked_at", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_host_token")),
+        sa.UniqueConstraint("digest", name=op.f("uq_host_token_digest")),
+    )
+    op.create_index(op.f("ix_host_token_host"), "host_token", ["host"], unique=False)
+    op.create_table(
         "lease",
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("holder", sa.String(), nullable=False),
@@ -35,6 +46,8 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Take them away."""
     op.drop_table("lease")
+    op.drop_index(op.f("ix_host_token_host"), table_name="host_token")
+    op.drop_table("host_token")
     op.drop_index(op.f("ix_feed_sequence"), table_name="feed")
     op.drop_table("feed")
     op.drop_column("maintenance", "begun_at")

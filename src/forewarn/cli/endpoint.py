@@ -1,0 +1,81 @@
+"""`forewarn endpoint`: the metadata endpoint on a hypervisor, until a signal comes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forewarn.cli.command import command, server_extra
+
+__all__ = ["add_endpoint"]
+
+_LINK = "Control plane"
+
+
+def add_endpoint(app: typer.Typer) -> None:
+    """Add the command `endpoint`."""
+
+    @command(
+        app,
+        "endpoint",
+        "forewarn endpoint --host host-1 --control-url https://control.example:8170 --token-file host-1.token",
+        "forewarn endpoint --host host-2 --control-url http://10.0.0.1:8170 --control-url http://10.0.0.2:8170 "
+        "--token-file host-2.token --metadata-listen 169.254.169.254:80 --state-file /var/lib/forewarn/endpoint.json",
+        panel="Run",
+    )
+    def endpoint(  # one parameter for each flag
+        host: Annotated[
+            str, typer.Option(metavar="NAME", envvar="FOREWARN_HOST", help="This host, as the inventory calls it.")
+        ],
+        token_file: Annotated[
+            Path,
+            typer.Option(
+                metavar="FILE",
+                envvar="FOREWARN_HOST_TOKEN_FILE",
+                help="Its token: 'forewarn host create-token NAME'.",
+                rich_help_panel=_LINK,
+            ),
+        ],
+        control_url: Annotated[
+            list[str],
+            typer.Option(
+                metavar="URL",
+                envvar="FOREWARN_CONTROL_URLS",
+                help="A replica of the control plane; repeatable.",
+                rich_help_panel=_LINK,
+            ),
+        ],
+        ca_file: Annotated[
+            Path | None,
+            typer.Option(metavar="FILE", help="Who signs their certificates, PEM.", rich_help_panel=_LINK),
+        ] = None,
+        metadata_listen: Annotated[
+            list[str] | None,
+            typer.Option(metavar="ADDRESS:PORT", help="For VMs; repeatable. (default: 169.254.169.254:80)"),
+        ] = None,
+        listen: Annotated[
+            str, typer.Option(metavar="ADDRESS:PORT", help="For /healthz, /readyz and /metrics; empty for none.")
+        ] = "127.0.0.1:8171",
+        state_file: Annotated[
+            Path | None,
+            typer.Option(metavar="FILE", help="What is known is kept there, and served while no replica answers."),
+        ] = None,
+    ) -> None:
+        """Answer the VMs of one host, by word of a control plane elsewhere, also while it is away.
+
+        It needs no database. Approvals are passed on; one is answered with 200 only when the control plane has it.
+        """
+        with server_extra():
+            from forewarn.host.running import run_endpoint
+
+        run_endpoint(
+            host=host,
+            control_urls=[url for text in control_url for url in text.split(",")],
+            token_file=token_file,
+            ca_file=ca_file,
+            metadata_listen=metadata_listen or ["169.254.169.254:80"],
+            listen=listen,
+            state_file=state_file,
+        )

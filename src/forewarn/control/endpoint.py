@@ -1,0 +1,191 @@
+"""`/v1/hosts/NAME/watch` and what else the endpoint on a host asks of a control plane."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from forewarn.control.context import Actor, Context, ContextOf
+from forewarn.core.approval import Approver
+from forewarn.core.model import HostToken, VirtualMachine
+from forewarn.errors import Forbidden
+from forewarn.hub import Watch
+from forewarn.wire.control import PageOut
+from forewarn.wire.hostfeed import ALIVE, document_line, state_line
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/hosts/{name}", tags=["host"])
+
+_ALIVE_S = 5.0
+_NAMES_MAX = 10_000
+
+
+class _In(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ApprovalIn(_In):
+    """What a VM of the host has approved."""
+
+    vm: Annotated[str, Field(max_length=128)]
+    event_ids: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=1000)]
+    source_address: Annotated[str, Field(max_length=64)] = ""
+    api_version: Annotated[str, Field(max_length=32)] = ""
+
+
+class ApprovalOut(BaseModel):
+    """What came of it, by event id."""
+
+    unknown: list[str]
+    approved: list[str]
+    unchanged: list[str]
+
+
+class AskedIn(_In):
+    """When VMs of the host asked last; the first question of a scope enables the service for it (R67, R69)."""
+
+    vms: Annotated[dict[Annotated[str, Field(max_length=128)], datetime], Field(max_length=_NAMES_MAX)]
+
+
+class AskedOut(BaseModel):
+    """How many scopes of those VMs were enabled by it."""
+
+    enabled: int
+
+
+class TokenOut(BaseModel):
+    """A token of a host; the token itself is shown once, when it is made."""
+
+    id: str
+    host: str
+    created_at: datetime
+    revoked_at: datetime | None
+    token: str | None = None
+
+    @classmethod
+    def of(cls, token: HostToken, word: str | None = None) -> TokenOut:
+        """As the API shows it."""
+        return cls(id=token.id, host=token.host, created_at=token.created_at, revoked_at=token.revoked_at, token=word)
+
+
+async def _host(context: ContextOf, request: Request, name: str) -> str:
+    return await context.tokens.host_actor(request.headers.get("authorization"), name, context.engine.host_token)
+
+
+HostActor = Annotated[str, Depends(_host)]
+
+_LINES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+        "description": "Lines of JSON: `state` first, then each `document` that has changed, and `alive`.",
+    }
+}
+
+
+@router.get("/watch", response_class=StreamingResponse, responses=_LINES)
+async def watch(context: ContextOf, _actor: HostActor, name: str) -> StreamingResponse:
+    """The documents of a host's VMs: all of them, and then each that changes; with a line every five seconds."""
+    begun = context.hub.watch(name)
+    return StreamingResponse(_lines(context, begun), media_type="application/x-ndjson")
+
+
+async def _lines(context: Context, watch: Watch) -> AsyncIterator[bytes]:
+    try:
+        while not context.is_stopping.is_set():
+            documents = watch.take()
+            if documents is None:
+                yield state_line(context.hub.state(watch))
+            elif documents:
+                yield b"".join(document_line(document) for document in documents)
+            elif not await _news(context, watch):
+                yield ALIVE
+    finally:
+        context.hub.forget(watch)
+
+
+async def _news(context: Context, watch: Watch) -> bool:
+    """Wait; hands back whether there is something to hear, or the service stops."""
+    waiting = asyncio.ensure_future(watch.wait(_ALIVE_S))
+    stopping = asyncio.ensure_future(context.is_stopping.wait())
+    try:
+        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return stopping.done() or waiting.result()
+    finally:
+        waiting.cancel()
+        stopping.cancel()
+
+
+@router.post("/approvals")
+async def approve(context: ContextOf, _actor: HostActor, name: str, body: ApprovalIn) -> ApprovalOut:
+    """A VM of the host approves; when this is answered, it is on disk."""
+    vm = _vm_of(context, name, body.vm)
+    approver = Approver(
+        actor=f"vm:{vm.name}",
+        audience=context.engine.identity.audience(vm.name),
+        vm=vm.name,
+        source_address=body.source_address or None,
+        api_version=body.api_version or None,
+    )
+    approval = await context.engine.approve(body.event_ids, approver)
+    return ApprovalOut(
+        unknown=list(approval.unknown), approved=list(approval.approved), unchanged=list(approval.unchanged)
+    )
+
+
+@router.post("/requests")
+async def asked(context: ContextOf, _actor: HostActor, name: str, body: AskedIn) -> AskedOut:
+    """VMs of the host have asked: the service is enabled for their scopes, and goes on being so."""
+    now = context.clock.now()
+    enabled = 0
+    for vm_name, moment in body.vms.items():
+        vm = _vm_of(context, name, vm_name)
+        channel = context.engine.feed.channel(context.engine.identity.audience(vm.name))
+        if not channel.is_enabled:
+            await context.engine.enable(channel.key, vm.scope)
+            enabled += 1
+        latest = min(moment, now)  # nobody has asked in the future, whatever the host's clock shows
+        channel.asked_at = latest if channel.asked_at is None else max(channel.asked_at, latest)
+    return AskedOut(enabled=enabled)
+
+
+def _vm_of(context: Context, host: str, name: str) -> VirtualMachine:
+    """A VM, if it runs on that host.
+
+    Raises:
+        Forbidden: It does not, or there is none of that name: a host is told nothing of other hosts' VMs.
+    """
+    vm = next((vm for vm in context.engine.identity.vms_of(host) if vm.name == name), None)
+    if vm is None:
+        msg = f"vm {name!r} does not run on host {host!r}"
+        raise Forbidden(msg, vm=name, host=host)
+    return vm
+
+
+# Tokens
+
+
+@router.post("/tokens", status_code=201)
+async def create_token(context: ContextOf, actor: Actor, name: str) -> TokenOut:
+    """A token for the endpoint on that host; it is shown this once."""
+    token, word = await context.engine.create_host_token(name, actor=actor)
+    return TokenOut.of(token, word)
+
+
+@router.get("/tokens")
+async def list_tokens(context: ContextOf, _actor: Actor, name: str) -> PageOut[TokenOut]:
+    """The host's tokens, oldest first."""
+    found = await context.engine.read(lambda reader: reader.host_tokens(name))
+    return PageOut(items=[TokenOut.of(token) for token in found], next=None)
+
+
+@router.delete("/tokens/{token_id}")
+async def revoke_token(context: ContextOf, actor: Actor, name: str, token_id: str) -> TokenOut:
+    """From now on that token is not taken any more; who watches with it is cut off."""
+    return TokenOut.of(await context.engine.revoke_host_token(name, token_id, actor=actor))

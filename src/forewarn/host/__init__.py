@@ -1,0 +1,1 @@
+"""The metadata endpoint on a host, away from the control plane."""

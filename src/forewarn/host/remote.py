@@ -1,0 +1,219 @@
+"""What the endpoint on a host knows, and from when: filled by a control plane, kept on disk, served without it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from forewarn.clock import Clock, uptime_s
+from forewarn.core.approval import Approval, Approver
+from forewarn.core.decision import Document
+from forewarn.core.inventory import Inventory
+from forewarn.errors import ConfigError, ControlUnreachable, ForewarnError
+from forewarn.feed import Feed
+from forewarn.host.link import Link
+from forewarn.identity import Identity
+from forewarn.wire.hostfeed import BadLine, HostState, parse_line, state_line
+from forewarn.wire.imds import Dialect
+
+__all__ = ["Remote", "nothing", "read_state"]
+
+_log = structlog.get_logger("forewarn.host")
+
+_SAVE_S = 1.0
+_REPORT_S = 10.0
+_ENABLED_S = 5.0
+
+
+class Remote:
+    """A control plane elsewhere, as an endpoint sees it.
+
+    Args:
+        link: The way there.
+        state: What was known when this process began.
+        clock: The time.
+        file: Where what is known is kept; None: nowhere.
+
+    Attributes:
+        feed: What is shown.
+        identity: Who asks.
+        has_state: Whether the control plane, or the file, has told anything yet.
+        on_inventory: Called when other VMs may be there.
+    """
+
+    def __init__(self, link: Link, state: HostState, clock: Clock, file: Path | None = None) -> None:
+        self.feed = Feed(state.dialect)
+        self.identity = Identity(self.feed)
+        self.on_inventory: Callable[[], None] = lambda: None
+        self._state = state
+        self._link = link
+        self._clock = clock
+        self._file = file
+        self._heard_s: float | None = None
+        self._is_changed = asyncio.Event()
+        self._reported: dict[str, datetime] = {}
+        self._show(state)
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the control plane said anything; None: it has not, since this process began."""
+        return None if self._heard_s is None else uptime_s() - self._heard_s
+
+    # What VMs want
+
+    async def enable(self, key: str, scope: str | None) -> None:  # noqa: ARG002 - the control plane knows the scope
+        """Have an audience enabled; returns when its document has come."""
+        channel = self.feed.channel(key)
+        name = next((vm.name for vm in self.identity.vms if self.identity.audience(vm.name) == key), None)
+        if name is None:
+            return
+        await self._link.report({name: self._clock.now()})
+        waiter = channel.hold()
+        try:
+            async with asyncio.timeout(_ENABLED_S):
+                while not channel.is_enabled:
+                    channel.let_go(waiter)
+                    waiter = channel.hold()
+                    await waiter
+        except TimeoutError as error:
+            msg = "the control plane has not sent the document of a VM that it has enabled"
+            raise ControlUnreachable(msg) from error
+        finally:
+            channel.let_go(waiter)
+
+    async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+        """Pass it on."""
+        return await self._link.approve(event_ids, approver)
+
+    # Watching
+
+    async def watch(self) -> None:
+        """Hear what the control plane tells, until cancelled; while it is away, what is known is served."""
+        attempt = 0
+        while True:
+            try:
+                async with self._link.watch() as lines:
+                    async for line in lines:
+                        self._hear(line)
+                        attempt = 0
+                msg = "it has ended the stream"
+                raise ControlUnreachable(msg)
+            except (ForewarnError, BadLine) as error:
+                attempt += 1
+                level = _log.warning if attempt == 1 else _log.debug
+                level("the control plane is away", replica=self._link.url, error=str(error))
+            self._link.turn()
+            await asyncio.sleep(self._link.pause_s(attempt))
+
+    def _hear(self, line: bytes) -> None:
+        told = parse_line(line)
+        if self.age_s is None or self.age_s > _ENABLED_S * 4:
+            _log.info("following the control plane", replica=self._link.url)
+        self._heard_s = uptime_s()
+        if isinstance(told, HostState):
+            if told.host != self._link.host:
+                msg = f"this is the state of host {told.host!r}"
+                raise BadLine(msg)
+            self._show(told)
+            self._is_changed.set()
+        elif isinstance(told, Document):
+            self.feed.publish([told])
+            self._is_changed.set()
+
+    def _show(self, state: HostState) -> None:
+        if state.dialect != self.feed.dialect:
+            _log.warning("the control plane's protocol settings have changed: restart this endpoint to take them over")
+        self._state = state
+        self.identity.load(state.inventory)
+        self.feed.reload(state.documents)
+        self.on_inventory()
+
+    # Reporting
+
+    async def report(self) -> None:
+        """Tell the control plane who asked, until cancelled."""
+        while True:
+            await asyncio.sleep(_REPORT_S)
+            try:
+                await self.report_once()
+            except ForewarnError as error:
+                _log.debug("who asked could not be reported", error=error.message)
+
+    async def report_once(self) -> None:
+        """Tell who asked since this was told last."""
+        first = {self.identity.audience(vm.name): vm.name for vm in self.identity.vms}
+        news = {key: at for key, at in self.feed.asked().items() if at != self._reported.get(key) and key in first}
+        if news:
+            await self._link.report({first[key]: at for key, at in news.items()})
+            self._reported |= news
+
+    # The copy on disk
+
+    async def save(self) -> None:
+        """Keep what is known on disk, at most once a second, until cancelled."""
+        while True:
+            await self._is_changed.wait()
+            self._is_changed.clear()
+            if self._file is not None:
+                content = state_line(self._known())
+                try:
+                    await asyncio.to_thread(_write, self._file, content)
+                except OSError as error:
+                    _log.warning("the state file cannot be written", file=str(self._file), error=error.strerror)
+            await asyncio.sleep(_SAVE_S)
+
+    def _known(self) -> HostState:
+        keys = {self.identity.audience(vm.name) for vm in self.identity.vms}
+        documents = (self.feed.channel(key).document for key in sorted(keys))
+        return HostState(
+            host=self._state.host,
+            inventory=self._state.inventory,
+            dialect=self._state.dialect,
+            first_answer_delay_s=self._state.first_answer_delay_s,
+            documents=tuple(document for document in documents if document is not None),
+        )
+
+
+def read_state(file: Path, host: str) -> HostState | None:
+    """What was known when the process before this one ended; None: nothing.
+
+    Raises:
+        ConfigError: It is another host's, or cannot be read.
+    """
+    try:
+        told = parse_line(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        msg = f"cannot read {file}: {error.strerror}"
+        raise ConfigError(msg) from error
+    except BadLine as error:
+        _log.warning("the state file is damaged, and left out of account", file=str(file), error=str(error))
+        return None
+    if not isinstance(told, HostState):
+        return None
+    if told.host != host:
+        msg = f"{file} is the state of host {told.host!r}: choose another with --state-file, or remove it"
+        raise ConfigError(msg)
+    return told
+
+
+def nothing(host: str) -> HostState:
+    """What is known before anything was told."""
+    return HostState(host=host, inventory=Inventory(), dialect=Dialect(), first_answer_delay_s=0.0, documents=())
+
+
+def _write(file: Path, content: bytes) -> None:
+    """As a whole or not at all, also if the machine goes down."""
+    scratch = file.with_name(f"{file.name}.new")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    scratch.replace(file)

@@ -1,0 +1,72 @@
+"""Running `forewarn endpoint` as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import uvloop
+
+from forewarn.errors import ConfigError
+from forewarn.host.link import Link
+from forewarn.host.service import HostService
+from forewarn.logs import configure_logging
+from forewarn.secret import read_token
+
+__all__ = ["run_endpoint"]
+
+
+def run_endpoint(  # noqa: PLR0913 - what the command takes
+    *,
+    host: str,
+    control_urls: Sequence[str],
+    token_file: Path,
+    ca_file: Path | None,
+    metadata_listen: Sequence[str],
+    listen: str,
+    state_file: Path | None,
+) -> None:
+    """Answer VMs until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: Something of that cannot be used.
+    """
+    for url in control_urls:
+        _check_url(url)
+    token = read_token(token_file)
+    configure_logging()
+
+    async def run() -> None:
+        link = Link(host, control_urls, token, _tls(ca_file))
+        service = HostService(link, metadata_listen, listen, state_file)
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        async with service.running():
+            told = f", health and metrics at {service.url}" if service.url else ""
+            urls = ", ".join(service.metadata_urls)
+            print(f"forewarn endpoint of {host} is ready: metadata {urls}{told}", flush=True)  # noqa: T201 - its line
+            await stop.wait()
+
+    uvloop.run(run())
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        msg = f"{url!r} is expected to be a URL such as https://control.example:8170"
+        raise ConfigError(msg)
+
+
+def _tls(ca_file: Path | None) -> ssl.SSLContext | None:
+    if ca_file is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=str(ca_file))
+    except (OSError, ssl.SSLError) as error:
+        msg = f"cannot use the certificates of {ca_file}: {error.strerror or error}"
+        raise ConfigError(msg) from error

@@ -1,0 +1,121 @@
+"""`forewarn endpoint`: the metadata endpoint of one host, filled by a control plane elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import uvicorn
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from forewarn.clock import RealClock
+from forewarn.endpoint import MetadataApp, MetadataServer
+from forewarn.endpoint.traffic import Limits, Traffic
+from forewarn.faults import Faults
+from forewarn.host.link import Link
+from forewarn.host.remote import Remote, nothing, read_state
+from forewarn.listen import bound, parse_listen, url_of
+
+__all__ = ["HostService"]
+
+_GRACE_S = 2.0
+
+
+class HostService:
+    """Everything that `forewarn endpoint` runs.
+
+    Args:
+        link: The way to the control plane.
+        metadata_listen: Addresses for VMs.
+        listen: Address for `/healthz`, `/readyz` and `/metrics`; empty: none.
+        state_file: Where what is known is kept; None: nowhere.
+
+    Raises:
+        ConfigError: The state file cannot be used.
+    """
+
+    def __init__(
+        self, link: Link, metadata_listen: Sequence[str], listen: str = "", state_file: Path | None = None
+    ) -> None:
+        self._link = link
+        self._addresses = [parse_listen(part) for part in metadata_listen]
+        self._listen = parse_listen(listen) if listen else None
+        clock = RealClock()
+        known = None if state_file is None else read_state(state_file, link.host)
+        self.is_from_file = known is not None
+        self.remote = Remote(link, known or nothing(link.host), clock, state_file)
+        self.traffic = Traffic(Limits(), len(self.remote.feed.versions), Faults(clock))
+        state = known or nothing(link.host)
+        app = MetadataApp(self.remote, clock, self.traffic, state.first_answer_delay_s)
+        self.endpoint = MetadataServer(app, self.traffic, self.remote.identity, clock)
+        self.metadata_urls: list[str] = []
+        self.url = ""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[HostService]:
+        """The endpoint, answering, until the block ends.
+
+        Raises:
+            ConfigError: An address cannot be listened on.
+        """
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._link.close)
+            metadata = [stack.enter_context(bound(*address)) for address in self._addresses]
+            self.metadata_urls = [url_of("http", sock) for sock in metadata]
+            for work in (self.remote.watch(), self.remote.report(), self.remote.save()):
+                stack.push_async_callback(_stop, asyncio.create_task(work))
+            if self._listen is not None:
+                await stack.enter_async_context(self._telling(*self._listen))
+            await self.endpoint.start(metadata)
+            stack.push_async_callback(self.endpoint.stop, _GRACE_S)
+            yield self
+
+    @asynccontextmanager
+    async def _telling(self, host: str, port: int) -> AsyncIterator[None]:
+        """Serve health and metrics until the block ends."""
+        routes = [Route("/healthz", self._healthz), Route("/readyz", self._readyz), Route("/metrics", self._metrics)]
+        with bound(host, port) as sock:
+            self.url = url_of("http", sock)
+            server = uvicorn.Server(
+                uvicorn.Config(Starlette(routes=routes), log_config=None, access_log=False, lifespan="off", ws="none")
+            )
+            server.install_signal_handlers = lambda: None  # type: ignore[attr-defined] # signals are the command's
+            task = asyncio.create_task(server.serve(sockets=[sock]))
+            try:
+                yield
+            finally:
+                server.should_exit = True
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _healthz(self, _request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _readyz(self, _request: Request) -> Response:
+        """Ready once it knows its VMs, from the control plane or from its file."""
+        is_ready = self.remote.age_s is not None or self.is_from_file
+        return JSONResponse({"status": "ready" if is_ready else "nothing is known yet"}, 200 if is_ready else 503)
+
+    async def _metrics(self, _request: Request) -> Response:
+        registry = CollectorRegistry()
+        age_s = self.remote.age_s
+        for name, what, value in (
+            ("forewarn_endpoint_age_seconds", "Since the control plane said anything.", age_s),
+            ("forewarn_endpoint_vms", "VMs of this host.", self.remote.identity.vm_count),
+            ("forewarn_endpoint_connections", "Open connections of VMs.", self.endpoint.connections),
+            ("forewarn_endpoint_answers", "Documents that the hot path has answered with.", sum(self.traffic.fast)),
+            ("forewarn_endpoint_unknown_callers", "Requests of callers that are no VM.", self.traffic.unknown_callers),
+        ):
+            if value is not None:
+                Gauge(name, what, registry=registry).set(value)
+        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,229 @@
+"""What a control plane tells the endpoint on a host, line by line: first all that it has to know, then each change.
+
+A line is a JSON object with a `kind`: ``state`` (the host's VMs with their scopes, the switches of the protocol, and
+every document), ``document`` (one that has changed), ``alive`` (nothing has). Whoever loses the stream asks again, and
+begins with the state; so nothing has to be remembered about who has heard what.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from forewarn.core.decision import Document
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Audience, Event, EventType, Maintenance, MaintenanceState, Source
+from forewarn.wire.imds import Dialect
+from forewarn.wire.inventory import InventoryIn, show_inventory, to_inventory
+
+__all__ = ["ALIVE", "BadLine", "HostState", "document_line", "parse_line", "state_line"]
+
+ALIVE = b'{"kind":"alive"}\n'
+
+
+class BadLine(ValueError):
+    """A line that is not one of ours; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState:
+    """All that an endpoint has to know.
+
+    Attributes:
+        host: Its host.
+        inventory: The host's VMs, with their scopes.
+        dialect: The switches of the metadata protocol.
+        first_answer_delay_s: How long an enabling GET is held (R67).
+        documents: Of every audience of these VMs that was ever enabled.
+    """
+
+    host: str
+    inventory: Inventory
+    dialect: Dialect
+    first_answer_delay_s: float
+    documents: tuple[Document, ...]
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Item(_Line):
+    """An event with what its maintenance says of it."""
+
+    id: str
+    sequence: int
+    resources: tuple[str, ...]
+    update_domain: int
+    is_iaas: bool
+    is_approved: bool
+    state: MaintenanceState
+    type: EventType
+    not_before: datetime | None
+    description: str
+    source: Source
+    duration_s: int
+
+
+class _Document(_Line):
+    kind: Literal["document"] = "document"
+    audience: str
+    scope: str | None
+    epoch: int
+    incarnation: int
+    is_enabled: bool
+    events: tuple[_Item, ...]
+
+
+class _Dialect(_Line):
+    notbefore_2017_03_01: str
+    require_metadata_2017_03_01: str
+    cloud: str
+    legacy_latest: bool
+    unknown_event: int
+    post_body: str
+
+
+class _State(_Line):
+    kind: Literal["state"] = "state"
+    host: str
+    inventory: InventoryIn
+    dialect: _Dialect
+    first_answer_delay_s: float
+    documents: tuple[_Document, ...]
+
+
+class _Alive(_Line):
+    kind: Literal["alive"]
+
+
+_LINE: TypeAdapter[_State | _Document | _Alive] = TypeAdapter(
+    Annotated[_State | _Document | _Alive, Field(discriminator="kind")]
+)
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def state_line(state: HostState) -> bytes:
+    """The line with which a stream begins."""
+    shown = _State(
+        host=state.host,
+        inventory=show_inventory(state.inventory),
+        dialect=_Dialect(**asdict(state.dialect)),
+        first_answer_delay_s=state.first_answer_delay_s,
+        documents=tuple(_show(document) for document in state.documents),
+    )
+    return _encode(shown)
+
+
+def document_line(document: Document) -> bytes:
+    """The line of a change."""
+    return _encode(_show(document))
+
+
+def _encode(line: BaseModel) -> bytes:
+    content = line.model_dump(mode="json", by_alias=True, exclude_none=False)
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def _show(document: Document) -> _Document:
+    audience = document.audience
+    return _Document(
+        audience=audience.key,
+        scope=audience.scope,
+        epoch=audience.epoch,
+        incarnation=audience.incarnation,
+        is_enabled=audience.enabled_at is not None,
+        events=tuple(
+            _Item(
+                id=event.id,
+                sequence=event.sequence,
+                resources=event.resources,
+                update_domain=event.update_domain,
+                is_iaas=event.is_iaas,
+                is_approved=event.is_approved,
+                state=maintenance.state,
+                type=maintenance.type,
+                not_before=maintenance.not_before,
+                description=maintenance.description,
+                source=maintenance.source,
+                duration_s=maintenance.duration_s,
+            )
+            for event, maintenance in document.items
+        ),
+    )
+
+
+def parse_line(line: bytes) -> HostState | Document | None:
+    """What a line says; None: only that the control plane is alive.
+
+    Raises:
+        BadLine: It is none of ours.
+    """
+    try:
+        parsed = _LINE.validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        msg = f"{where or 'the line'}: {first['msg']}"
+        raise BadLine(msg) from error
+    if isinstance(parsed, _Alive):
+        return None
+    if isinstance(parsed, _Document):
+        return _to_document(parsed)
+    return HostState(
+        host=parsed.host,
+        inventory=to_inventory(parsed.inventory),
+        dialect=Dialect(**parsed.dialect.model_dump()),
+        first_answer_delay_s=parsed.first_answer_delay_s,
+        documents=tuple(_to_documents(parsed.documents)),
+    )
+
+
+def _to_documents(shown: Iterable[_Document]) -> Iterable[Document]:
+    return (_to_document(document) for document in shown)
+
+
+def _to_document(shown: _Document) -> Document:
+    audience = Audience(
+        key=shown.audience,
+        scope=shown.scope,
+        enabled_at=_LONG_AGO if shown.is_enabled else None,
+        epoch=shown.epoch,
+        incarnation=shown.incarnation,
+    )
+    return Document(audience=audience, items=tuple(_to_item(shown.audience, item) for item in shown.events))
+
+
+def _to_item(audience: str, item: _Item) -> tuple[Event, Maintenance]:
+    """What a document shows of them, and nothing else."""
+    event = Event(
+        id=item.id,
+        sequence=item.sequence,
+        maintenance_id="",
+        audience=audience,
+        update_domain=item.update_domain,
+        resources=item.resources,
+        is_iaas=item.is_iaas,
+        approved_at=_LONG_AGO if item.is_approved else None,
+    )
+    maintenance = Maintenance(
+        id="",
+        sequence=item.sequence,
+        request_id="",
+        cause="",
+        type=item.type,
+        impact=item.type,
+        source=item.source,
+        description=item.description,
+        duration_s=item.duration_s,
+        state=item.state,
+        created_at=_LONG_AGO,
+        notice=timedelta(0),
+        not_before=item.not_before,
+    )
+    return event, maintenance
