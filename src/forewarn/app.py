@@ -32,7 +32,7 @@ from forewarn.core.model import Host, VirtualMachine
 from forewarn.errors import ConfigError, ServerError
 from forewarn.hub import Hub
 from forewarn.listen import bound, is_loopback, parse_listen, url_of
-from forewarn.metrics import Metrics
+from forewarn.metrics import Fleet, Metrics
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
 from forewarn.wire.inventory import fingerprint, parse_inventory
@@ -87,12 +87,22 @@ class Service:
         self.engine, self.scheduler = self.backend.engine, self.backend.scheduler
         self.endpoint, self.traffic = self.backend.endpoint, self.backend.traffic
         self.faults, self.journal = self.backend.faults, self.backend.journal
-        self.metrics = Metrics(self.traffic, self.feed, lambda: self.endpoint.connections)
+        hub = Hub(
+            self.feed,
+            self.identity,
+            settings.first_answer_delay.total_seconds(),
+            lambda: self.engine.position,
+            watches_max=settings.watches_max,
+        )
+        fleet = Fleet(
+            is_leader=lambda: self.engine.leadership.is_held,
+            skew_s=lambda: self.engine.leadership.skew.total_seconds(),
+            watches=hub.__len__,
+        )
+        self.metrics = Metrics(self.traffic, self.feed, lambda: self.endpoint.connections, fleet)
         self.context = Context(
             engine=self.engine,
-            hub=Hub(
-                self.feed, self.identity, settings.first_answer_delay.total_seconds(), watches_max=settings.watches_max
-            ),
+            hub=hub,
             scheduler=self.scheduler,
             clock=self.clock,
             tokens=self.tokens,
@@ -163,6 +173,7 @@ class Service:
 
     async def _check_ready(self) -> None:
         """Raises StoreUnavailable when the store takes no changes."""
+        self.engine.leadership.check_clock()
         await self.engine.probe()
 
 

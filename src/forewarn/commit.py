@@ -218,6 +218,11 @@ class Committer:
             self.feed.publish(document for document in news.documents if self.feed.is_new(document))
             return has_changed
 
+    @property
+    def position(self) -> int:
+        """Up to which change everything that others have committed was published; 0 where there are no others."""
+        return 0 if isinstance(self.leadership, Alone) else self._position
+
     def _now(self, tx: Transaction) -> datetime:
         """The moment of a decision: by the database's clock where replicas share it, for then it is one for all."""
         shared = None if self.clock.is_virtual else tx.now()

@@ -220,6 +220,13 @@ class StoreUnavailable(ServerError):
     code = "store_unavailable"
 
 
+class ClockOff(ServerError):
+    """This machine's clock is further from the database's than replicas may be."""
+
+    status = 503
+    code = "clock_off"
+
+
 class LeaseLost(ServerError):
     """Another replica carries out what is due. Nothing was changed."""
 

@@ -7,7 +7,7 @@ one is bounded by how many audiences its host has.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
@@ -72,13 +72,22 @@ class Hub:
         feed: Tells of documents.
         identity: Tells whose they are.
         first_answer_delay_s: How long enabling GETs are held, for the endpoints (R67).
+        position: Tells up to which change this process has seen everything.
         watches_max: How many there may be.
     """
 
-    def __init__(self, feed: Feed, identity: Identity, first_answer_delay_s: float, watches_max: int) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        identity: Identity,
+        first_answer_delay_s: float,
+        position: Callable[[], int],
+        watches_max: int,
+    ) -> None:
         self._feed = feed
         self._identity = identity
         self._first_answer_delay_s = first_answer_delay_s
+        self._position = position
         self._watches_max = watches_max
         self._watches: set[Watch] = set()
         self._by_audience: dict[str, set[Watch]] = {}
@@ -120,6 +129,7 @@ class Hub:
         channels = [self._feed.channel(key) for key in sorted(watch.audiences)]
         return HostState(
             host=watch.host,
+            position=self._position(),
             inventory=Inventory(hosts=(Host(name=watch.host),), scopes=scopes, vms=vms),
             dialect=self._feed.dialect,
             first_answer_delay_s=self._first_answer_delay_s,

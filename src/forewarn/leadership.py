@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import structlog
 
 from forewarn.clock import Clock, uptime_s
-from forewarn.errors import ForewarnError, LeaseLost
+from forewarn.errors import ClockOff, ForewarnError, LeaseLost
 from forewarn.store.contract import SharedStore, Transaction
 from forewarn.store.lease import Lease
 
@@ -61,6 +61,14 @@ class Leadership(Protocol):
         """
         ...
 
+    def check_clock(self) -> None:
+        """See that this machine's clock is right.
+
+        Raises:
+            ClockOff: It is not.
+        """
+        ...
+
     async def run(self) -> None:
         """Keep it so, until cancelled."""
         ...
@@ -81,6 +89,9 @@ class Alone:
 
     def check(self, tx: Transaction) -> None:
         """There is nobody else."""
+
+    def check_clock(self) -> None:
+        """There is no other clock to hold it against."""
 
     async def run(self) -> None:
         """There is nothing to do."""
@@ -139,6 +150,14 @@ class Leased:
             msg = "another replica carries out what is due by now"
             raise LeaseLost(msg)
 
+    def check_clock(self) -> None:
+        """As it was at the last renewal."""
+        if abs(self.skew) > _SKEW_MAX:
+            seconds = self.skew.total_seconds()
+            where = "ahead of" if seconds > 0 else "behind"
+            msg = f"this machine's clock is {abs(seconds):.1f} s {where} the database's: nothing is scheduled here"
+            raise ClockOff(msg)
+
     async def run(self) -> None:
         """Take it, and renew it, until cancelled."""
         while True:
@@ -177,7 +196,7 @@ class Leased:
         skew = max(ahead - way, min(ahead, timedelta(0)))
         if (abs(skew) > _SKEW_MAX) != (abs(self.skew) > _SKEW_MAX):
             if abs(skew) > _SKEW_MAX:
-                _log.error("this machine's clock is off: nothing is scheduled here", ahead_s=skew.total_seconds())
+                _log.warning("this machine's clock is off: nothing is scheduled here", ahead_s=skew.total_seconds())
             else:
                 _log.warning("this machine's clock is right again", ahead_s=skew.total_seconds())
         self.skew = skew

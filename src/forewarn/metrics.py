@@ -6,6 +6,7 @@ Counting on the hot path is an addition to a plain integer; the rest is put toge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -16,7 +17,7 @@ from forewarn.core.decision import Changes
 from forewarn.core.model import EntryKind, MaintenanceState
 from forewarn.feed import Feed
 
-__all__ = ["Counts", "Metrics"]
+__all__ = ["Counts", "Fleet", "Metrics"]
 
 _LATENESS_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 3600)
 
@@ -39,6 +40,21 @@ class Counts(Protocol):
     def connections_refused(self) -> int: ...  # noqa: D102
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What there is to tell of replicas and hosts.
+
+    Attributes:
+        is_leader: Whether this process carries out what is due.
+        skew_s: Seconds by which its clock is ahead of the database's.
+        watches: How many endpoints on hosts watch it.
+    """
+
+    is_leader: Callable[[], bool] = lambda: True
+    skew_s: Callable[[], float] = lambda: 0.0
+    watches: Callable[[], int] = lambda: 0
+
+
 class Metrics(Collector):
     """All metrics of a service.
 
@@ -46,12 +62,14 @@ class Metrics(Collector):
         traffic: Counts of the endpoint.
         feed: Knows the documents.
         connections: Tells how many connections are open.
+        fleet: Tells of replicas and hosts.
     """
 
-    def __init__(self, traffic: Counts, feed: Feed, connections: Callable[[], int]) -> None:
+    def __init__(self, traffic: Counts, feed: Feed, connections: Callable[[], int], fleet: Fleet | None = None) -> None:
         self._traffic = traffic
         self._feed = feed
         self._connections = connections
+        self._fleet = fleet or Fleet()
         self.counts: dict[MaintenanceState, int] = dict.fromkeys(MaintenanceState, 0)
         self._entries: dict[EntryKind, int] = dict.fromkeys(EntryKind, 0)
         self._approvals: dict[str, int] = {}
@@ -86,6 +104,10 @@ class Metrics(Collector):
         yield _gauge("forewarn_documents", "Documents shown now: audiences that are enabled.", self._feed.enabled_count)
         yield _counter("forewarn_documents_published", "Documents that changed.", self._feed.documents_published)
         yield _gauge("forewarn_connections", "Open connections of VMs.", self._connections())
+        fleet = self._fleet
+        yield _gauge("forewarn_leader", "Whether this replica carries out what is due.", fleet.is_leader())
+        yield _gauge("forewarn_clock_skew_seconds", "How far our clock is ahead of the database's.", fleet.skew_s())
+        yield _gauge("forewarn_watches", "Endpoints on hosts that watch this replica.", fleet.watches())
         yield _counter("forewarn_connections_refused", "Connections over a limit.", self._traffic.connections_refused)
         yield _counter("forewarn_unknown_callers", "Requests from addresses of no VM.", self._traffic.unknown_callers)
         approvals = CounterMetricFamily(

@@ -42,7 +42,6 @@ class Remote:
     Attributes:
         feed: What is shown.
         identity: Who asks.
-        has_state: Whether the control plane, or the file, has told anything yet.
         on_inventory: Called when other VMs may be there.
     """
 
@@ -128,6 +127,11 @@ class Remote:
     def _show(self, state: HostState) -> None:
         if state.dialect != self.feed.dialect:
             _log.warning("the control plane's protocol settings have changed: restart this endpoint to take them over")
+        if state.position < self._state.position:
+            # A replica that has yet to catch up: what it does not show may be there all the same.
+            _log.debug("a replica is behind", replica=self._link.url)
+            self.feed.publish(state.documents)
+            return
         self._state = state
         self.identity.load(state.inventory)
         self.feed.reload(state.documents)
@@ -172,6 +176,7 @@ class Remote:
         documents = (self.feed.channel(key).document for key in sorted(keys))
         return HostState(
             host=self._state.host,
+            position=self._state.position,
             inventory=self._state.inventory,
             dialect=self._state.dialect,
             first_answer_delay_s=self._state.first_answer_delay_s,

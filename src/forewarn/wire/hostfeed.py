@@ -36,6 +36,7 @@ class HostState:
 
     Attributes:
         host: Its host.
+        position: Up to which change it tells; one with a smaller number is of a replica that has yet to catch up.
         inventory: The host's VMs, with their scopes.
         dialect: The switches of the metadata protocol.
         first_answer_delay_s: How long an enabling GET is held (R67).
@@ -43,6 +44,7 @@ class HostState:
     """
 
     host: str
+    position: int = 0
     inventory: Inventory
     dialect: Dialect
     first_answer_delay_s: float
@@ -92,6 +94,7 @@ class _Dialect(_Line):
 class _State(_Line):
     kind: Literal["state"] = "state"
     host: str
+    position: int = 0
     inventory: InventoryIn
     dialect: _Dialect
     first_answer_delay_s: float
@@ -112,6 +115,7 @@ def state_line(state: HostState) -> bytes:
     """The line with which a stream begins."""
     shown = _State(
         host=state.host,
+        position=state.position,
         inventory=show_inventory(state.inventory),
         dialect=_Dialect(**asdict(state.dialect)),
         first_answer_delay_s=state.first_answer_delay_s,
@@ -177,6 +181,7 @@ def parse_line(line: bytes) -> HostState | Document | None:
         return _to_document(parsed)
     return HostState(
         host=parsed.host,
+        position=parsed.position,
         inventory=to_inventory(parsed.inventory),
         dialect=Dialect(**parsed.dialect.model_dump()),
         first_answer_delay_s=parsed.first_answer_delay_s,

@@ -1,0 +1,121 @@
+"""The lease by which one replica carries out what is due, on a real PostgreSQL and with clocks that are off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+
+import pytest
+
+from forewarn.clock import RealClock
+from forewarn.commit import inline
+from forewarn.errors import ClockOff, LeaseLost
+from forewarn.leadership import Leased
+from forewarn.store import SqlStore
+from tests.support.databases import Database, PostgreSql, postgresql
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+SPAN = timedelta(seconds=0.8)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSql]:
+    with postgresql() as running:
+        yield running
+
+
+@pytest.fixture
+def database(server: PostgreSql) -> Iterator[Database]:
+    with server.database() as made:
+        yield made
+
+
+@pytest.fixture
+def store(database: Database) -> Iterator[SqlStore]:
+    store = database.open(busy_timeout_ms=1000)
+    yield store
+    store.close()
+
+
+class OffClock(RealClock):
+    """A clock that is so far ahead."""
+
+    def __init__(self, ahead: timedelta) -> None:
+        super().__init__()
+        self.ahead = ahead
+
+    def now(self) -> datetime:
+        return super().now() + self.ahead
+
+
+def leased(store: SqlStore, name: str, ahead: timedelta = timedelta(0)) -> Leased:
+    assert store.shared is not None
+    return Leased(store.shared, OffClock(ahead), name, inline, SPAN)
+
+
+@asynccontextmanager
+async def running(*leaderships: Leased) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(each.run()) for each in leaderships]
+    yield
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until_held(leadership: Leased) -> None:
+    async with asyncio.timeout(10):
+        while not leadership.is_held:  # noqa: ASYNC110 - nobody tells a test
+            await asyncio.sleep(0.01)
+
+
+async def test_one_holds_it_and_the_other_takes_over_when_it_is_given_back(store: SqlStore) -> None:
+    one, two = leased(store, "one"), leased(store, "two")
+    async with running(one):
+        await until_held(one)
+        async with running(two):
+            await asyncio.sleep(3 * SPAN.total_seconds())
+            assert (one.is_held, two.is_held) == (True, False)
+            with store.write() as tx:
+                one.check(tx)
+                with pytest.raises(LeaseLost, match="another replica"):
+                    two.check(tx)
+    await one.give_back()
+    one.check_clock()
+    with pytest.raises(LeaseLost, match="the lease is over"):
+        one.insist()
+    async with running(two):
+        await until_held(two)
+
+
+async def test_one_that_renews_it_no_more_knows_by_itself(store: SqlStore) -> None:
+    one = leased(store, "one")
+    async with running(one):
+        await until_held(one)
+    await asyncio.sleep(SPAN.total_seconds() + 0.05)
+    assert not one.is_held
+    with store.write() as tx:
+        one.check(tx)  # nobody has taken it: what it decides now still comes before whatever another decides
+    two = leased(store, "two")
+    async with running(two):
+        await until_held(two)
+    with store.write() as tx, pytest.raises(LeaseLost):
+        one.check(tx)
+
+
+@pytest.mark.parametrize("ahead_s", [-5.0, 1.5])
+async def test_one_whose_clock_is_off_says_so_and_does_not_hold_it(store: SqlStore, ahead_s: float) -> None:
+    off, right = leased(store, "off", timedelta(seconds=ahead_s)), leased(store, "right", timedelta(seconds=0.5))
+    async with running(off):
+        await asyncio.sleep(SPAN.total_seconds())
+        assert not off.is_held
+        with pytest.raises(
+            ClockOff, match=r"(1\.5|1\.4|5\.0) s (ahead of|behind) the database's: nothing is scheduled"
+        ):
+            off.check_clock()
+        async with running(right):
+            await until_held(right)
+            right.check_clock()
+            assert timedelta(seconds=0.3) < right.skew <= timedelta(seconds=0.6)
