@@ -1,0 +1,129 @@
+"""Who is told of which change, and how much waits for one who does not listen."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from forewarn.core.decision import Document
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Audience, Host
+from forewarn.errors import LimitExceeded, NotFound
+from forewarn.feed import Feed
+from forewarn.hub import Hub, Watch
+from forewarn.identity import Identity
+from forewarn.wire.imds import Dialect
+from tests.support.world import NOW
+from tests.unit.core.builders import availability_set, vm
+
+INVENTORY = Inventory(
+    hosts=(Host(name="one"), Host(name="two"), Host(name="empty")),
+    scopes=(availability_set("web"),),
+    vms=(
+        replace(vm("web-0", scope="web"), host="one"),
+        replace(vm("db"), host="one"),
+        replace(vm("web-1", scope="web"), host="two"),
+    ),
+)
+
+
+class Place:
+    """A feed with a hub on it."""
+
+    def __init__(self, watches_max: int = 10) -> None:
+        self.feed = Feed(Dialect())
+        self.identity = Identity(self.feed)
+        self.hub = Hub(self.feed, self.identity, 0.0, lambda: 7, watches_max)
+        self.identity.load(INVENTORY)
+
+    def publish(self, key: str, incarnation: int) -> None:
+        audience = Audience(key=key, enabled_at=NOW, epoch=1, incarnation=incarnation)
+        self.feed.publish([Document(audience=audience)])
+
+    def watch(self, host: str) -> Watch:
+        """One that has heard everything up to now."""
+        watch = self.hub.watch(host)
+        assert watch.take() is None
+        return watch
+
+
+def heard(watch: Watch) -> dict[str, int] | None:
+    documents = watch.take()
+    return None if documents is None else {d.audience.key: d.audience.incarnation for d in documents}
+
+
+def test_a_change_goes_to_the_hosts_of_its_vms() -> None:
+    place = Place()
+    one, two, empty = (place.watch(host) for host in ("one", "two", "empty"))
+    place.publish("scope:web", 1)
+    place.publish("vm:db", 5)
+    assert (heard(one), heard(two), heard(empty)) == ({"scope:web": 1, "vm:db": 5}, {"scope:web": 1}, {})
+    assert heard(one) == {}
+
+
+def test_for_one_who_does_not_listen_the_newest_of_each_waits() -> None:
+    place = Place()
+    one = place.watch("one")
+    for incarnation in range(1, 1001):
+        place.publish("vm:db", incarnation)
+    assert heard(one) == {"vm:db": 1000}
+
+
+def test_a_state_holds_what_concerns_the_host() -> None:
+    place = Place()
+    place.publish("scope:web", 3)
+    place.publish("vm:db", 5)
+    two = place.watch("two")
+    state = place.hub.state(two)
+    assert (state.host, state.position, [v.name for v in state.inventory.vms]) == ("two", 7, ["web-1"])
+    assert [(d.audience.key, d.audience.incarnation) for d in state.documents] == [("scope:web", 3)]
+    assert [scope.name for scope in state.inventory.scopes] == ["web"]
+    nothing = place.hub.state(place.watch("empty"))
+    assert (nothing.inventory.vms, nothing.documents) == ((), ())
+
+
+def test_another_inventory_is_heard_from_the_beginning_and_by_those_whom_it_concerns_now() -> None:
+    place = Place()
+    one, two = place.watch("one"), place.watch("two")
+    moved = tuple(replace(each, host="two") if each.name == "db" else each for each in INVENTORY.vms)
+    place.identity.load(replace(INVENTORY, vms=moved))
+    assert (heard(one), heard(two)) == (None, None)
+    place.publish("vm:db", 2)
+    assert (heard(one), heard(two)) == ({}, {"vm:db": 2})
+
+
+def test_one_that_is_disabled_is_told_of() -> None:
+    place = Place()
+    one = place.watch("one")
+    place.publish("vm:db", 1)
+    assert heard(one) == {"vm:db": 1}
+    place.feed.reload([])
+    [gone] = one.take() or []
+    assert (gone.audience.key, gone.audience.enabled_at) == ("vm:db", None)
+
+
+def test_who_has_gone_is_forgotten() -> None:
+    place = Place(watches_max=1)
+    one = place.watch("one")
+    with pytest.raises(LimitExceeded, match="watches_max"):
+        place.hub.watch("two")
+    place.hub.forget(one)
+    place.hub.forget(one)
+    place.publish("vm:db", 1)
+    assert (len(place.hub), one.take()) == (0, [])
+    assert place.watch("two") is not None
+    with pytest.raises(NotFound, match="host 'three' does not exist"):
+        place.hub.watch("three")
+
+
+@pytest.mark.anyio
+async def test_who_waits_is_woken() -> None:
+    place = Place()
+    one = place.watch("one")
+    assert not await one.wait(0.01)
+    waiting = asyncio.create_task(one.wait(10))
+    await asyncio.sleep(0)
+    place.publish("vm:db", 1)
+    assert await waiting
