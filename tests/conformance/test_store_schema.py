@@ -14,11 +14,13 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 import forewarn.store.migrate
+from forewarn.core.inventory import Inventory
 from forewarn.errors import StoreCorrupt
 from forewarn.store.migrate import HEAD, upgrade
 from forewarn.store.tables import metadata
 from tests.conformance.conftest import ON_DISK
 from tests.support.databases import Database, PostgreSql
+from tests.unit.core.builders import vm
 
 MIGRATIONS = Path(forewarn.store.migrate.__file__).parent / "migrations"
 
@@ -62,6 +64,25 @@ def test_a_migration_that_breaks_off_leaves_nothing_behind(bare: Database) -> No
     with pytest.raises(StoreCorrupt):
         bare.open()
     assert sa.inspect(bare.engine()).get_table_names() == ["vm"]
+
+
+@pytest.mark.parametrize(("since", "is_taken"), [(HEAD, True), ("0001", True), ("9999", False), (None, False)])
+def test_a_later_schema_is_taken_only_where_it_says_that_we_can_live_with_it(
+    bare: Database, since: str | None, *, is_taken: bool
+) -> None:
+    """A rolling upgrade: a replica of this version starts anew on the schema of the next."""
+    bare.open().close()
+    bare.migrate_further(since)
+    if not is_taken:
+        with pytest.raises(StoreCorrupt, match="has schema 9998, unknown here"):
+            bare.open()
+        return
+    store = bare.open()
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(vms=(vm("db"),)), "mark")
+    with store.read() as reader:
+        assert [each.name for each in reader.vms()] == ["db"]
+    store.close()
 
 
 def test_going_down_leaves_no_table(bare: Database) -> None:

