@@ -18,7 +18,7 @@ import structlog
 from forewarn.actuators import Actuator
 from forewarn.clock import Clock, VirtualClock
 from forewarn.core.decision import Changes
-from forewarn.core.model import Maintenance
+from forewarn.core.model import Maintenance, MaintenanceState
 from forewarn.core.progress import Failure, Progress, Retry
 from forewarn.engine import Engine
 from forewarn.errors import ForewarnError, InvalidRequest, LeaseLost
@@ -93,6 +93,8 @@ class Scheduler:
         self._pace = pace or Pace()
         self._on_lateness = on_lateness or (lambda _late_s: None)
         self._calls: dict[str, asyncio.Task[None]] = {}
+        self._aborts: set[asyncio.Task[None]] = set()
+        self._recorded: set[str] = set()
         self._slots = asyncio.Semaphore(self._pace.calls_max)
         self._wake = asyncio.Event()
         self._next: datetime | None = None
@@ -108,12 +110,39 @@ class Scheduler:
 
     def notice(self, changes: Changes) -> None:
         """Come back earlier when a change made an earlier deadline. A hint: the store is asked anyway."""
+        self._abort_ended(changes)
         due_at = changes.next_due_at
         if due_at is not None and self._clock.is_virtual and due_at > self._clock.now():
             return  # time comes there by `advance` only, which asks the store
         if due_at is not None and (self._next is None or due_at < self._next):
             self._next = due_at
             self._wake.set()
+
+    def _abort_ended(self, changes: Changes) -> None:
+        """Let the actuator stop what has ended without its saying so: completed by hand, or failed."""
+        for maintenance in changes.maintenances.values():
+            is_over = maintenance.started_at is not None and not maintenance.is_active
+            if is_over and (maintenance.state is MaintenanceState.FAILED or maintenance.id not in self._recorded):
+                task = asyncio.ensure_future(self._abort(maintenance))
+                self._aborts.add(task)
+                task.add_done_callback(self._aborts.discard)
+
+    async def _abort(self, maintenance: Maintenance) -> None:
+        try:
+            async with asyncio.timeout(self._pace.call_timeout.total_seconds()):
+                await self._actuator.abort(maintenance, self._clock.now())
+        except (ForewarnError, TimeoutError) as error:
+            _log.warning("what was begun could not be stopped", maintenance_id=maintenance.id, error=str(error))
+        except Exception:  # noqa: BLE001 - whatever an actuator does; the log has the trace
+            _log.exception("an actuator raised", maintenance_id=maintenance.id)
+
+    async def _record(self, results: dict[str, Progress | Failure]) -> None:
+        """Write down what the actuator said."""
+        self._recorded |= results.keys()
+        try:
+            await self._engine.record(results, self._pace.retry)
+        finally:
+            self._recorded -= results.keys()
 
     async def run(self) -> None:
         """Work until cancelled. A store that is away is asked again each second."""
@@ -212,7 +241,7 @@ class Scheduler:
         claimed = await self._engine.claim(unclaimed) if unclaimed else set[str]()
         if self._clock.is_virtual and len(jobs) == 1:
             result = await self._ask_one(jobs[0], is_claimed=jobs[0].id in claimed)
-            await self._engine.record({jobs[0].id: result}, self._pace.retry)
+            await self._record({jobs[0].id: result})
             return
         results: dict[str, Progress | Failure] = {}
         slow = {m.id: asyncio.ensure_future(self._ask_one(m, is_claimed=m.id in claimed)) for m in jobs}
@@ -226,7 +255,7 @@ class Scheduler:
         for maintenance_id, task in slow.items():
             self._calls[maintenance_id] = asyncio.ensure_future(self._record_later(maintenance_id, task))
         if results:
-            await self._engine.record(results, self._pace.retry)
+            await self._record(results)
 
     async def _ask_one(self, maintenance: Maintenance, *, is_claimed: bool) -> Progress | Failure:
         is_execution = is_claimed
@@ -252,7 +281,7 @@ class Scheduler:
     async def _record_later(self, maintenance_id: str, task: asyncio.Task[Progress | Failure]) -> None:
         result = await task
         try:
-            await self._engine.record({maintenance_id: result}, self._pace.retry)
+            await self._record({maintenance_id: result})
         except ForewarnError as error:
             _log.warning("an answer was not written down, the actuator is asked again", error=error.message)
         finally:
@@ -271,6 +300,6 @@ class Scheduler:
 
     async def stop(self) -> None:
         """Cancel the calls under way and write down who asked lately. They are repeated after the next start."""
-        for task in list(self._calls.values()):
+        for task in (*self._calls.values(), *self._aborts):
             task.cancel()
         await self._engine.remember_requests()

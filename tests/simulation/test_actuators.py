@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from forewarn.actuators import Progress, Simulate
+from forewarn.actuators import Actuator, Progress, Simulate
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 from forewarn.core.progress import Retry
 from forewarn.errors import ActuatorError
@@ -59,7 +59,7 @@ def fails(times: int) -> list[Exception]:
     return [ActuatorError(f"hypervisor says no ({n})") for n in range(1, times + 1)]
 
 
-async def begun(actuator: Scripted | Hanging | Simulate, pace: Pace | None = None) -> tuple[Simulated, Maintenance]:
+async def begun(actuator: Actuator, pace: Pace | None = None) -> tuple[Simulated, Maintenance]:
     """A world in which a maintenance of `db` has been approved, and the actuator is due."""
     made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=actuator, pace=pace)
     maintenance = await made.schedule_one("host-maintenance", "db")
@@ -199,3 +199,113 @@ async def test_a_repeated_call_after_a_crash_has_the_same_id_and_no_further_effe
     await made.advance(seconds(1))
     assert {id_ for id_, _ in actuator.calls} == {maintenance.id}
     assert [kind for kind, _ in made.story(maintenance)].count(K.STARTED) == 1
+
+
+class Stoppable(Simulate):
+    """Remembers what it was told to stop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aborted: list[str] = []
+        self.complaint: Exception | None = None
+
+    async def abort(self, maintenance: Maintenance, now: datetime) -> None:
+        self.aborted.append(maintenance.id)
+        if self.complaint is not None:
+            raise self.complaint
+
+
+async def test_what_an_operator_completes_is_stopped_and_what_completes_by_itself_is_not() -> None:
+    actuator = Stoppable()
+    made, maintenance = await begun(actuator)
+    await made.advance(seconds(1))
+    await made.engine.complete(maintenance.id, actor="operator:ann")
+    await asyncio.sleep(0)
+    assert actuator.aborted == [maintenance.id]
+    other = await made.schedule_one("host-maintenance", "db")
+    await made.approve_all("db")
+    await made.advance(minutes(30))
+    assert made.state(other) == S.COMPLETED
+    assert actuator.aborted == [maintenance.id]
+
+
+@pytest.mark.parametrize("complaint", [ActuatorError("no"), RuntimeError("a bug")])
+async def test_one_that_cannot_be_stopped_is_over_all_the_same(complaint: Exception) -> None:
+    actuator = Stoppable()
+    actuator.complaint = complaint
+    made, maintenance = await begun(actuator)
+    await made.advance(seconds(1))
+    await made.engine.complete(maintenance.id, actor="operator:ann")
+    await asyncio.sleep(0)
+    assert (made.state(maintenance), actuator.aborted) == (S.COMPLETED, [maintenance.id])
+
+
+async def test_what_has_failed_is_stopped() -> None:
+    class Fails(Stoppable):
+        async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
+            msg = "no"
+            raise ActuatorError(msg)
+
+    actuator = Fails()
+    made, maintenance = await begun(actuator, Pace(retry=Retry(attempts_max=2, pause=seconds(5))))
+    await made.advance(minutes(1))
+    await asyncio.sleep(0)
+    assert (made.state(maintenance), actuator.aborted) == (S.FAILED, [maintenance.id])
+
+
+class Told(Observed):
+    """Cannot be observed before it was told, and counts how often it was."""
+
+    is_observable = False
+
+    def __init__(self, *, fails: int = 0) -> None:
+        self.executed: list[str] = []
+        self.observed: list[str] = []
+        self._fails = fails
+
+    async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
+        self.executed.append(maintenance.id)
+        if len(self.executed) <= self._fails:
+            msg = "it could not be begun"
+            raise ActuatorError(msg)
+        return Progress(is_impacted=True, check_at=now + seconds(30))
+
+    async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
+        self.observed.append(maintenance.id)
+        return Progress(is_impacted=True, is_complete=True, impact_s=4.25)
+
+
+async def test_one_that_cannot_be_observed_is_told_once_and_then_observed() -> None:
+    actuator = Told()
+    made, maintenance = await begun(actuator)
+    await made.advance(seconds(1))
+    assert made.get_maintenance(maintenance).begun_at is not None
+    await made.crash()
+    await made.advance(minutes(5))
+    assert (actuator.executed, actuator.observed) == ([maintenance.id], [maintenance.id])
+    assert made.state(maintenance) == S.COMPLETED
+    [measured] = [entry for entry in made.entries(maintenance) if entry.kind is K.IMPACT_MEASURED]
+    assert str(measured.reason).startswith("the impact lasted 4.2 s; announced was ")
+
+
+async def test_one_that_has_begun_nothing_is_told_again() -> None:
+    actuator = Told(fails=2)
+    made, maintenance = await begun(actuator)
+    await made.advance(minutes(5))
+    assert actuator.executed == [maintenance.id] * 3
+    assert made.state(maintenance) == S.COMPLETED
+
+
+async def test_one_that_did_not_answer_in_time_is_not_told_again() -> None:
+    class Slow(Told):
+        async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
+            self.executed.append(maintenance.id)
+            answer: asyncio.Future[Progress] = asyncio.get_running_loop().create_future()
+            return await answer
+
+    actuator = Slow()
+    made, maintenance = await begun(actuator, Pace(call_timeout=HURRY, retry=Retry(attempts_max=1000)))
+    await made.advance(seconds(1))
+    made.scheduler._pace.call_timeout = seconds(10)
+    await made.advance(minutes(5))
+    assert (actuator.executed, made.state(maintenance)) == ([maintenance.id], S.COMPLETED)
