@@ -15,7 +15,7 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import Entry, EntryKind, Host
 from forewarn.errors import ConfigError, StoreCorrupt, StoreUnavailable
 from forewarn.store import SqlStore
-from forewarn.store.sql import _ADVISORY_LOCK
+from forewarn.store.sql import ADVISORY_LOCK
 from tests.support.databases import Database, PostgreSql, save
 from tests.support.world import NOW
 
@@ -39,7 +39,7 @@ def locked(database: Database) -> Iterator[None]:
         if database.is_sqlite:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         else:
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
         yield
     engine.dispose()
 

@@ -20,6 +20,7 @@ from forewarn.cli.clock import add_clock
 from forewarn.cli.command import BROKEN_PIPE
 from forewarn.cli.config import add_config
 from forewarn.cli.conformance import add_conformance
+from forewarn.cli.database import add_database
 from forewarn.cli.endpoint import add_endpoint
 from forewarn.cli.event import add_event
 from forewarn.cli.fault import add_fault
@@ -55,6 +56,7 @@ _ADDERS = (
     add_endpoint,
     add_agent,
     add_demo,
+    add_database,
     add_inventory,
     add_vm,
     add_host,

@@ -23,16 +23,24 @@ from forewarn.store.reading import SqlReader
 from forewarn.store.sharing import PostgresTransaction, Sharing
 from forewarn.store.writing import SqlTransaction
 
-__all__ = ["SqlStore"]
+__all__ = ["ADVISORY_LOCK", "SqlStore", "postgresql_engine", "sqlite_engine", "with_driver", "wrapped"]
 
 _BUSY_TIMEOUT_MS = 5000
 _CONNECT_TIMEOUT_S = 10
 _KEEPALIVE_S = 2
 _PAGE_SIZE_BYTES = 4096
-_ADVISORY_LOCK = 0x666F72657761726E
+ADVISORY_LOCK = 0x666F72657761726E
 """What writers on one PostgreSQL database lock: the word forewarn."""
 
-_DAMAGED = ("malformed", "not a database", "disk image", "no such table", "no such column", "already exists")
+_DAMAGED = (
+    "malformed",
+    "Could not decode",
+    "not a database",
+    "disk image",
+    "no such table",
+    "no such column",
+    "already exists",
+)
 _DAMAGED_SQLSTATES = frozenset({"42P01", "42703", "42P07", "XX001", "XX002"})
 """Undefined table, undefined column, duplicate table, corrupted data, corrupted index."""
 
@@ -51,7 +59,7 @@ class SqlStore:
     """
 
     def __init__(self, url: str, *, size_bytes_max: int | None = None, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> None:
-        self.url = _with_driver(url)
+        self.url = with_driver(url)
         self._is_sqlite = self.url.get_backend_name() == "sqlite"
         self._lock: FileLock | None = None
         self._write_lock = threading.Lock()
@@ -72,21 +80,21 @@ class SqlStore:
                 self._lock = FileLock(Path(f"{os.path.realpath(str(url.database))}.lock"))
                 self._lock.acquire()
             pool = {"poolclass": sa.StaticPool} if is_memory else {"pool_size": 1}
-            self._writer = _sqlite_engine(url, busy_timeout_ms, size_bytes_max, is_writer=True, **pool)
-            self._reader = self._writer if is_memory else _sqlite_engine(url, busy_timeout_ms, None, pool_size=4)
+            self._writer = sqlite_engine(url, busy_timeout_ms, size_bytes_max, is_writer=True, **pool)
+            self._reader = self._writer if is_memory else sqlite_engine(url, busy_timeout_ms, None, pool_size=4)
         else:
-            self._writer = _postgresql_engine(url, busy_timeout_ms)
+            self._writer = postgresql_engine(url, busy_timeout_ms)
             self._reader = self._writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-            self._sharing = Sharing(self._writer, self.write, lambda: _wrapped(str(url.database)))
+            self._sharing = Sharing(self._writer, self.write, lambda: wrapped(str(url.database)))
         with self._begin() as connection:
             upgrade(connection)
 
     @contextmanager
     def _begin(self) -> Iterator[sa.Connection]:
         assert self._writer is not None  # noqa: S101 - set by the constructor
-        with self._write_lock, _wrapped(str(self.url.database)), self._writer.begin() as connection:
+        with self._write_lock, wrapped(str(self.url.database)), self._writer.begin() as connection:
             if not self._is_sqlite:
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
             yield connection
 
     @contextmanager
@@ -110,7 +118,7 @@ class SqlStore:
             with self._begin() as connection:
                 yield SqlReader(connection)
             return
-        with _wrapped(str(self.url.database)), self._reader.connect() as connection:
+        with wrapped(str(self.url.database)), self._reader.connect() as connection:
             yield SqlReader(connection)
 
     def close(self) -> None:
@@ -124,10 +132,15 @@ class SqlStore:
             self._lock.release()
 
 
-def _with_driver(url: str) -> sa.URL:
+def with_driver(url: str) -> sa.URL:
+    """A URL with the driver that is used for it.
+
+    Raises:
+        StoreUnavailable: It is none, or of a database that is not supported.
+    """
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError as error:
+    except (sa.exc.ArgumentError, ValueError) as error:
         msg = "the database URL cannot be read: expected sqlite:///FILE or postgresql://USER@HOST/NAME"
         raise StoreUnavailable(msg) from error
     backend = parsed.get_backend_name()
@@ -139,7 +152,7 @@ def _with_driver(url: str) -> sa.URL:
     raise StoreUnavailable(msg)
 
 
-def _sqlite_engine(
+def sqlite_engine(
     url: sa.URL,
     busy_timeout_ms: int,
     size_bytes_max: int | None,
@@ -168,7 +181,8 @@ def _sqlite_engine(
     return engine
 
 
-def _postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
+def postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
+    """Connections to PostgreSQL that neither hang nor hold others up."""
     # A replica that is halted in the middle of a transaction, or cut off, must not keep the others from writing.
     halted_ms = max(busy_timeout_ms // 2, 1)
     options = f"-c lock_timeout={busy_timeout_ms} -c idle_in_transaction_session_timeout={halted_ms}"
@@ -186,7 +200,7 @@ def _postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
 
 
 @contextmanager
-def _wrapped(name: str) -> Iterator[None]:
+def wrapped(name: str) -> Iterator[None]:
     """Turn what a driver raises into our errors, in one line."""
     try:
         yield

@@ -15,11 +15,13 @@ from forewarn.errors import NotFound
 
 VERBS = {
     "serve": "",
+    "endpoint": "",
     "agent": "run check status approve recover install uninstall",
     "demo": "",
+    "database": "copy show",
     "inventory": "apply show",
     "vm": "list show restart redeploy reimage evict delete update-model",
-    "host": "list fail predict-failure",
+    "host": "list fail create-token tokens revoke-token predict-failure",
     "maintenance": "schedule list show cancel start complete impact",
     "event": "list approve",
     "ledger": "",
@@ -39,8 +41,10 @@ VERBS = {
 EXPECTED = {f"{noun} {verb}".strip() for noun, verbs in VERBS.items() for verb in verbs.split() or [""]}
 LOCAL = {
     "serve",
+    "endpoint",
     *(f"agent {verb}" for verb in VERBS["agent"].split()),
     *(f"scenario {verb}" for verb in VERBS["scenario"].split()),
+    *(f"database {verb}" for verb in VERBS["database"].split()),
     "fault kinds",
     "try",
     "record",
