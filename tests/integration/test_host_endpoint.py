@@ -132,6 +132,7 @@ def test_a_host_shows_what_the_control_plane_says_and_passes_approvals_on(servic
         )
 
 
+@pytest.mark.slow
 def test_both_answer_with_the_same_bytes(service: Served, tmp_path: Path) -> None:
     parts = urlsplit(service.metadata_url)
     with endpoint(service, tmp_path) as host:
@@ -145,6 +146,7 @@ def test_both_answer_with_the_same_bytes(service: Served, tmp_path: Path) -> Non
                 assert wire.ask(get(version)).lasting == theirs
 
 
+@pytest.mark.slow
 def test_without_a_control_plane_documents_are_served_and_nothing_is_promised(tmp_path: Path) -> None:
     """Never a false 200; and a restart of the endpoint finds what was known on the disk."""
     (tmp_path / "inventory.yaml").write_text(INVENTORY)
@@ -175,6 +177,7 @@ def test_without_a_control_plane_documents_are_served_and_nothing_is_promised(tm
             assert again.document(WEB_0)["DocumentIncarnation"] == 3
 
 
+@pytest.mark.slow
 def test_vms_come_and_go_with_the_inventory(service: Served, tmp_path: Path) -> None:
     with endpoint(service, tmp_path) as host:
         wait_for(lambda: host.ask(DB_0).status == 200)
@@ -208,6 +211,7 @@ def test_a_token_sees_its_own_host_only_and_may_be_revoked(service: Served, tmp_
     assert {"token-created", "token-revoked"} <= set(kinds)
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_is_not_wanted_says_so(service: Served, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.token"
     wrong.write_text("not-a-token")
@@ -218,6 +222,7 @@ def test_an_endpoint_that_is_not_wanted_says_so(service: Served, tmp_path: Path)
         assert (ready.status_code, ready.json()["status"]) == (503, "nothing is known yet")
 
 
+@pytest.mark.slow
 def test_two_endpoints_for_one_host_show_the_same(service: Served, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -249,6 +254,7 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, change: dict[str, str], 
     assert len(ran.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_state_of_another_host_is_refused(service: Served, tmp_path: Path) -> None:
     with endpoint(service, tmp_path) as host:
         wait_for((tmp_path / "host-1.json").exists)

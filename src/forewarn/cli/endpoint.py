@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,15 @@ from forewarn.cli.command import command, server_extra
 __all__ = ["add_endpoint"]
 
 _LINK = "Control plane"
+_WAYS = "Who asks"
+
+
+class Way(StrEnum):
+    """How VMs are told apart."""
+
+    ADDRESS = "address"
+    INTERFACE = "interface"
+    SOCKET = "socket"
 
 
 def add_endpoint(app: typer.Typer) -> None:
@@ -55,6 +65,46 @@ def add_endpoint(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option(metavar="ADDRESS:PORT", help="For VMs; repeatable. (default: 169.254.169.254:80)"),
         ] = None,
+        identify: Annotated[
+            list[Way] | None,
+            typer.Option(
+                metavar="address|interface|socket",
+                help="How VMs are told apart. (default: address)",
+                rich_help_panel=_WAYS,
+            ),
+        ] = None,
+        interfaces: Annotated[
+            str, typer.Option(metavar="PATTERN", help="A VM's interface, such as 'tap-{vm}'.", rich_help_panel=_WAYS)
+        ] = "",
+        interface_file: Annotated[
+            Path | None,
+            typer.Option(
+                metavar="FILE", help="Which interface is whose: 'interfaces: {vnet0: web-0}'.", rich_help_panel=_WAYS
+            ),
+        ] = None,
+        interface_macs: Annotated[
+            bool,
+            typer.Option(
+                "--interface-macs",
+                help="An interface is that VM's whose MAC it has, but for 'fe:'.",
+                rich_help_panel=_WAYS,
+            ),
+        ] = False,
+        socket_folder: Annotated[
+            Path | None,
+            typer.Option(metavar="FOLDER", help="Where each VM has its Unix socket, NAME.sock.", rich_help_panel=_WAYS),
+        ] = None,
+        socket_group: Annotated[
+            str, typer.Option(metavar="GROUP", help="Who else may connect to these.", rich_help_panel=_WAYS)
+        ] = "",
+        answer_dhcp: Annotated[
+            bool,
+            typer.Option(
+                "--answer-dhcp",
+                help="Tell guests that ask by DHCP where the endpoint is; with interfaces.",
+                rich_help_panel=_WAYS,
+            ),
+        ] = False,
         listen: Annotated[
             str, typer.Option(metavar="ADDRESS:PORT", help="For /healthz, /readyz and /metrics; empty for none.")
         ] = "127.0.0.1:8171",
@@ -68,6 +118,8 @@ def add_endpoint(app: typer.Typer) -> None:
         It needs no database. Approvals are passed on; one is answered with 200 only when the control plane has it.
         """
         with server_extra():
+            from forewarn.host.listeners import Way as KnownBy
+            from forewarn.host.listeners import Ways
             from forewarn.host.running import run_endpoint
 
         run_endpoint(
@@ -75,7 +127,16 @@ def add_endpoint(app: typer.Typer) -> None:
             control_urls=[url for text in control_url for url in text.split(",")],
             token_file=token_file,
             ca_file=ca_file,
-            metadata_listen=metadata_listen or ["169.254.169.254:80"],
+            ways=Ways(
+                by=tuple(KnownBy(way.value) for way in identify or [Way.ADDRESS]),
+                listen=tuple(metadata_listen or ["169.254.169.254:80"]),
+                pattern=interfaces,
+                file=interface_file,
+                by_mac=interface_macs,
+                folder=socket_folder,
+                group=socket_group,
+            ),
+            answers_dhcp=answer_dhcp,
             listen=listen,
             state_file=state_file,
         )

@@ -165,6 +165,7 @@ class Connection(asyncio.Protocol):
         peer: Its source address.
         is_lost: Whether the other side is gone.
         held: What a held request waits for; done when the connection is lost.
+        listening: What it came in by.
     """
 
     __slots__ = (
@@ -181,6 +182,7 @@ class Connection(asyncio.Protocol):
         "caller",
         "held",
         "is_lost",
+        "listening",
         "local",
         "peer",
         "receiving_s",
@@ -209,6 +211,7 @@ class Connection(asyncio.Protocol):
         self.peer = ""
         self.local = ""
         self.is_lost = False
+        self.listening: object = None
         self.held: asyncio.Future[None] | None = None
         self.active_s = traffic.second
         self.receiving_s: float | None = None

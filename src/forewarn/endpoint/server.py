@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -15,10 +15,30 @@ from forewarn.endpoint.fastpath import Connection
 from forewarn.endpoint.traffic import Traffic
 from forewarn.identity import Identity
 
-__all__ = ["MetadataServer"]
+__all__ = ["Listening", "MetadataServer"]
 
 _BACKLOG = 4096
 _SEND_BUFFER_BYTES = 128 << 10
+
+
+class Listening:
+    """Some sockets on which is listened, and who came in by them.
+
+    Args:
+        connections: Those that are open, wherever they came in.
+    """
+
+    def __init__(self, connections: Callable[[], Sequence[Connection]]) -> None:
+        self.servers: list[asyncio.Server] = []
+        self._connections = connections
+
+    def close(self) -> None:
+        """Listen there no more, and end every connection that came in by it."""
+        for server in self.servers:
+            server.close()
+        for connection in self._connections():
+            if connection.listening is self:
+                connection.abort()
 
 
 class MetadataServer:
@@ -63,6 +83,11 @@ class MetadataServer:
         return len(self._state.connections)
 
     @property
+    def sockets(self) -> list[socket.socket]:
+        """Those on which is listened."""
+        return [sock for server in self._servers for sock in server.sockets]
+
+    @property
     def open(self) -> list[Connection]:
         """Those that are open."""
         return [connection for connection in self._state.connections if isinstance(connection, Connection)]
@@ -72,22 +97,29 @@ class MetadataServer:
         self._tick()
         await self.listen(sockets)
 
-    async def listen(self, sockets: Sequence[socket.socket], vm: str = "") -> None:
-        """Accept on these, too.
+    async def listen(self, sockets: Sequence[socket.socket], vm: str = "") -> Listening:
+        """Accept on these, too; until the endpoint stops, or what is handed back is closed.
 
         Args:
             sockets: Bound already.
             vm: Whoever connects there is that VM; empty: the source address says who it is.
         """
         loop = asyncio.get_running_loop()
+        listening = Listening(lambda: self.open)
 
         def connect() -> Connection:
-            return Connection(self._traffic, self._identity, self._config, self._state, loop, vm)
+            connection = Connection(self._traffic, self._identity, self._config, self._state, loop, vm)
+            connection.listening = listening
+            return connection
 
         for sock in sockets:
             # Connections inherit it. By itself, the kernel would keep megabytes for each client that does not read.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-            self._servers.append(await loop.create_server(connect, sock=sock, backlog=_BACKLOG))
+            server = await loop.create_server(connect, sock=sock, backlog=_BACKLOG)
+            listening.servers.append(server)
+            self._servers.append(server)
+        self._servers = [server for server in self._servers if server.is_serving()]
+        return listening
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """Accept no more, answer held requests, give those under way `grace_s` seconds, and close."""

@@ -13,6 +13,7 @@ import uvloop
 
 from forewarn.errors import ConfigError
 from forewarn.host.link import Link
+from forewarn.host.listeners import Ways
 from forewarn.host.service import HostService
 from forewarn.logs import configure_logging
 from forewarn.secret import read_token
@@ -26,7 +27,8 @@ def run_endpoint(  # noqa: PLR0913 - what the command takes
     control_urls: Sequence[str],
     token_file: Path,
     ca_file: Path | None,
-    metadata_listen: Sequence[str],
+    ways: Ways,
+    answers_dhcp: bool,
     listen: str,
     state_file: Path | None,
 ) -> None:
@@ -42,14 +44,14 @@ def run_endpoint(  # noqa: PLR0913 - what the command takes
 
     async def run() -> None:
         link = Link(host, control_urls, token, _tls(ca_file))
-        service = HostService(link, metadata_listen, listen, state_file)
+        service = HostService(link, ways, listen, state_file, answers_dhcp=answers_dhcp)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with service.running():
             told = f", health and metrics at {service.url}" if service.url else ""
-            urls = ", ".join(service.metadata_urls)
-            print(f"forewarn endpoint of {host} is ready: metadata {urls}{told}", flush=True)  # noqa: T201 - its line
+            where = ", ".join(service.metadata_urls) or f"{len(service.listeners.places)} listeners"
+            print(f"forewarn endpoint of {host} is ready: metadata {where}{told}", flush=True)  # noqa: T201 - its line
             await stop.wait()
 
     uvloop.run(run())

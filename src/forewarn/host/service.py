@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import socket
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -16,9 +17,13 @@ from starlette.routing import Route
 
 from forewarn.clock import RealClock
 from forewarn.endpoint import MetadataApp, MetadataServer
+from forewarn.endpoint.server import Listening
 from forewarn.endpoint.traffic import Limits, Traffic
+from forewarn.errors import ConfigError
 from forewarn.faults import Faults
+from forewarn.host.dhcp import Responder
 from forewarn.host.link import Link
+from forewarn.host.listeners import Listeners, Way, Ways
 from forewarn.host.remote import Remote, nothing, read_state
 from forewarn.listen import bound, parse_listen, url_of
 
@@ -32,19 +37,25 @@ class HostService:
 
     Args:
         link: The way to the control plane.
-        metadata_listen: Addresses for VMs.
+        ways: How VMs are told apart, and where is listened for them.
         listen: Address for `/healthz`, `/readyz` and `/metrics`; empty: none.
         state_file: Where what is known is kept; None: nowhere.
+        answers_dhcp: Whether guests are told by DHCP where the endpoint is (R94, R95).
 
     Raises:
-        ConfigError: The state file cannot be used.
+        ConfigError: The state file cannot be used, or guests that are not told apart by interface ask by DHCP.
     """
 
     def __init__(
-        self, link: Link, metadata_listen: Sequence[str], listen: str = "", state_file: Path | None = None
+        self,
+        link: Link,
+        ways: Ways,
+        listen: str = "",
+        state_file: Path | None = None,
+        *,
+        answers_dhcp: bool = False,
     ) -> None:
         self._link = link
-        self._addresses = [parse_listen(part) for part in metadata_listen]
         self._listen = parse_listen(listen) if listen else None
         clock = RealClock()
         known = None if state_file is None else read_state(state_file, link.host)
@@ -54,8 +65,23 @@ class HostService:
         state = known or nothing(link.host)
         app = MetadataApp(self.remote, clock, self.traffic, state.first_answer_delay_s)
         self.endpoint = MetadataServer(app, self.traffic, self.remote.identity, clock)
-        self.metadata_urls: list[str] = []
+        self.listeners = Listeners(ways, lambda: self.remote.identity.vms, self._accept)
+        self.remote.on_inventory = self.listeners.look_again
         self.url = ""
+        if answers_dhcp and Way.INTERFACE not in ways.by:
+            msg = "DHCP is answered on the interfaces of VMs: tell them apart by interface"
+            raise ConfigError(msg)
+        self._responder: Responder | None = None
+        if answers_dhcp:
+            self._responder = Responder(ways.addresses[0][0], lambda: self.listeners.interfaces)
+
+    async def _accept(self, sock: socket.socket, vm: str) -> Listening:
+        return await self.endpoint.listen([sock], vm)
+
+    @property
+    def metadata_urls(self) -> list[str]:
+        """Where VMs are answered whose address tells who they are."""
+        return [url_of("http", sock) for sock in self.endpoint.sockets if sock.family != socket.AF_UNIX]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[HostService]:
@@ -66,14 +92,15 @@ class HostService:
         """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._link.close)
-            metadata = [stack.enter_context(bound(*address)) for address in self._addresses]
-            self.metadata_urls = [url_of("http", sock) for sock in metadata]
+            await self.endpoint.start([])
+            await stack.enter_async_context(self.listeners.running())
+            if self._responder is not None:
+                await stack.enter_async_context(self._responder.running())
+            stack.push_async_callback(self.endpoint.stop, _GRACE_S)  # before: who waits is answered
             for work in (self.remote.watch(), self.remote.report(), self.remote.save()):
                 stack.push_async_callback(_stop, asyncio.create_task(work))
             if self._listen is not None:
                 await stack.enter_async_context(self._telling(*self._listen))
-            await self.endpoint.start(metadata)
-            stack.push_async_callback(self.endpoint.stop, _GRACE_S)
             yield self
 
     @asynccontextmanager

@@ -1,0 +1,354 @@
+"""Says by DHCP where the metadata endpoint is, to guests that ask for it (R94, R95).
+
+Whoever asks for option 245 is told the endpoint's address, and nothing else: the network's own DHCP server goes on
+giving addresses. A client that wants an address must not hear us then: udhcpc and dhclient take even an offer of
+0.0.0.0 that names no server, if it is the first. So a DHCPDISCOVER is answered when it says nothing but that it is one,
+as the protocol's sample, and a DHCPINFORM of whoever has an address. Only where a lease is told for a guest, it is
+offered that.
+
+The socket is bound to the broadcast address. So it takes no packet from another server on this host, which one sends
+to that server alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import struct
+from collections.abc import Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import structlog
+
+from forewarn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = ["Kind", "Lease", "Question", "Responder", "decide", "decode_question", "encode_answer"]
+
+_log = structlog.get_logger("forewarn.host")
+
+ANSWERS_PER_S_MAX = 50
+"""Answers on one interface in a second; what is asked beyond that is dropped, and clients ask again."""
+
+PACKET_BYTES_MAX = 1500
+"""Largest question."""
+
+LEASE_MIN_S, LEASE_MAX_S = 60, 365 * 86400
+"""Shortest and longest lease, in seconds."""
+
+_READ_MAX = 64  # packets in one turn of the event loop
+_SERVER_PORT, _CLIENT_PORT = 67, 68
+_EVERYBODY = "255.255.255.255"
+_NOBODY = "0.0.0.0"  # noqa: S104 - how DHCP writes that there is no address
+_HEAD = struct.Struct("!BBBBIHH4s4s4s4s16s64s128s4s")
+_COOKIE = bytes.fromhex("63825363")
+_ANSWER_BYTES_MIN = 300  # as BOOTP's, for old clients; R95 wants 246
+_PKTINFO = struct.Struct("=i4s4s")
+_IP_PKTINFO = 8  # Python names it from 3.14 on
+_REQUEST, _REPLY, _ETHERNET, _MAC_BYTES = 1, 2, 1, 6
+_IS_GROUP = 1  # the bit of a MAC that no network card has
+_PAD, _MASK, _ROUTER, _WANTED, _SECONDS, _KIND, _SERVER, _ASKED, _ENDPOINT, _END = 0, 1, 3, 50, 51, 53, 54, 55, 245, 255
+
+
+class Kind(IntEnum):
+    """Kinds of DHCP messages, of those that matter here."""
+
+    DISCOVER = 1
+    OFFER = 2
+    REQUEST = 3
+    ACK = 5
+    NAK = 6
+    INFORM = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """An address for a guest.
+
+    Attributes:
+        prefix: Bits of the network's mask, 1 to 32.
+        gateway: Its default route; None: it is told none.
+        duration_s: For how many seconds, a minute to a year.
+
+    Raises:
+        ConfigError: One of them is out of its range.
+    """
+
+    address: ipaddress.IPv4Address
+    prefix: int
+    gateway: ipaddress.IPv4Address | None = None
+    duration_s: int = 3600
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.prefix <= self.address.max_prefixlen and LEASE_MIN_S <= self.duration_s <= LEASE_MAX_S):
+            words = f"expected a mask of 1 to 32 bits, and {LEASE_MIN_S} to {LEASE_MAX_S} s"
+            msg = f"a lease of {self.address}/{self.prefix} for {self.duration_s} s cannot be given: {words}"
+            raise ConfigError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a client wants to know.
+
+    Attributes:
+        xid: By which it knows the answer.
+        mac: Six bytes.
+        address: The one that it has; 0.0.0.0: none.
+        wanted: The one that it would like; 0.0.0.0: it does not say.
+        server: The server that it means; 0.0.0.0: any.
+        is_bare: Whether it asks for option 245 alone, and says nothing of itself, as no client does that wants an
+            address.
+        flags: Handed back as they came.
+    """
+
+    kind: Kind
+    xid: int
+    mac: bytes
+    address: ipaddress.IPv4Address
+    wanted: ipaddress.IPv4Address
+    server: ipaddress.IPv4Address
+    is_bare: bool = False
+    flags: int = 0
+
+
+def decode_question(packet: bytes) -> Question | None:
+    """The question in a packet.
+
+    Args:
+        packet: As received; may be anything.
+
+    Returns:
+        None when it is damaged, came over a relay, is not of a kind that is answered, or does not ask for option 245.
+        Who lists no options at all, as the sample of R94, asks for it.
+
+    Spec: R94
+    """
+    if not _HEAD.size < len(packet) <= PACKET_BYTES_MAX:
+        return None
+    op, medium, size, _, xid, _, flags, address, _, _, relay, mac, _, _, cookie = _HEAD.unpack_from(packet)
+    options = _options(packet[_HEAD.size :])
+    is_well_formed = (op, medium, size, cookie, any(relay)) == (_REQUEST, _ETHERNET, _MAC_BYTES, _COOKIE, False)
+    if not is_well_formed or mac[0] & _IS_GROUP or options is None:
+        return None
+    asked = set(options.get(_ASKED, [_ENDPOINT]))
+    if _ENDPOINT not in asked:
+        return None
+    try:
+        return Question(
+            kind=Kind(int.from_bytes(options.get(_KIND, b"\0"))),
+            xid=xid,
+            mac=mac[:_MAC_BYTES],
+            address=ipaddress.IPv4Address(address),
+            wanted=ipaddress.IPv4Address(options.get(_WANTED, bytes(4))),
+            server=ipaddress.IPv4Address(options.get(_SERVER, bytes(4))),
+            is_bare=asked == {_ENDPOINT} and options.keys() <= {_KIND, _ASKED},
+            flags=flags,
+        )
+    except ValueError:  # an option of another length, or another kind
+        return None
+
+
+def _options(content: bytes) -> dict[int, bytes] | None:
+    """Options by their code; None when they do not come to their end."""
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(content) and content[at] != _END:
+        if content[at] == _PAD:
+            at += 1
+            continue
+        end = at + 2 + content[at + 1] if at + 1 < len(content) else len(content)
+        found[content[at]] = found.get(content[at], b"") + content[at + 2 : end]
+        at = end
+    return found if at < len(content) else None
+
+
+def decide(question: Question, lease: Lease | None, server: ipaddress.IPv4Address) -> tuple[Kind, Lease | None] | None:
+    """What to answer, with which lease; None: nothing.
+
+    Args:
+        question: What is asked.
+        lease: What the guest is to have; None: another server sees to that.
+        server: Who we are.
+    """
+    if question.kind is Kind.INFORM:
+        return Kind.ACK, None
+    if question.kind is Kind.DISCOVER:
+        return None if lease is None and not question.is_bare else (Kind.OFFER, lease)
+    if question.kind is not Kind.REQUEST or lease is None or int(question.server) not in {0, int(server)}:
+        return None
+    wanted = question.wanted if int(question.wanted) else question.address
+    return (Kind.ACK, lease) if wanted == lease.address else (Kind.NAK, None)
+
+
+def encode_answer(
+    question: Question,
+    kind: Kind,
+    lease: Lease | None,
+    *,
+    endpoint: ipaddress.IPv4Address,
+    server: ipaddress.IPv4Address,
+) -> bytes:
+    """The answer, at least 300 bytes; an offer without a lease names no server, since none could be asked for it.
+
+    Spec: R95
+    """
+    given = bytes(4) if lease is None else lease.address.packed
+    address = question.address.packed if kind is Kind.ACK else bytes(4)
+    none = bytes(4)
+    fields = (question.xid, 0, question.flags, address, given, none, none, question.mac, b"", b"", _COOKIE)
+    packet = bytearray(_HEAD.pack(_REPLY, _ETHERNET, _MAC_BYTES, 0, *fields))
+    options: list[tuple[int, bytes]] = [(_KIND, bytes([kind]))]
+    if kind is not Kind.OFFER or lease is not None:
+        options.append((_SERVER, server.packed))
+    if lease is not None:
+        mask = ipaddress.IPv4Network((0, lease.prefix)).netmask
+        options += [(_SECONDS, lease.duration_s.to_bytes(4)), (_MASK, mask.packed)]
+        if lease.gateway is not None:
+            options.append((_ROUTER, lease.gateway.packed))
+    if kind is not Kind.NAK:
+        options.append((_ENDPOINT, endpoint.packed))
+    for code, value in options:
+        packet += bytes([code, len(value)]) + value
+    packet.append(_END)
+    return bytes(packet.ljust(_ANSWER_BYTES_MIN, bytes([_PAD])))
+
+
+class Responder:
+    """Answers on some interfaces of this host.
+
+    Args:
+        endpoint: IPv4 address of the metadata endpoint, as guests reach it.
+        interfaces: Names of the interfaces to answer on, at this moment.
+        server: An IPv4 address of this host, from which to answer; empty: the endpoint's.
+        lease: What a guest is to have, by interface and MAC (as ``52:54:00:12:34:56``); None: no address is offered.
+
+    Attributes:
+        answered: How many questions were.
+        dropped: How many packets were not, whatever the reason.
+
+    Raises:
+        ConfigError: An address is none.
+
+    Spec: R94, R95
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        interfaces: Callable[[], Collection[str]],
+        *,
+        server: str = "",
+        lease: Callable[[str, str], Lease | None] | None = None,
+    ) -> None:
+        self.answered = 0
+        self.dropped = 0
+        self._endpoint = _address(endpoint)
+        self._server = _address(server or endpoint)
+        self._interfaces = interfaces
+        self._lease = lease or (lambda _interface, _mac: None)
+        self._second = 0
+        self._in_second: dict[int, int] = {}
+        self._line_at: int | None = None
+        self._lines_left_out = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Responder]:
+        """Guests are answered until the block ends.
+
+        Raises:
+            ConfigError: The port cannot be had.
+        """
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+            try:
+                sock.bind((_EVERYBODY, _SERVER_PORT))
+            except OSError as error:
+                msg = (
+                    f"cannot answer DHCP on UDP port {_SERVER_PORT}: {error.strerror}; it takes root or "
+                    "CAP_NET_BIND_SERVICE, and no other program that keeps the port to itself"
+                )
+                raise ConfigError(msg) from error
+            loop.add_reader(sock.fileno(), self._read, sock)
+            try:
+                yield self
+            finally:
+                loop.remove_reader(sock.fileno())
+
+    def _read(self, sock: socket.socket) -> None:
+        now_s = int(asyncio.get_running_loop().time())
+        if now_s != self._second:
+            self._second = now_s
+            self._in_second.clear()
+        interfaces = self._interfaces()
+        for _ in range(_READ_MAX):
+            try:
+                packet, ancillary, _, _ = sock.recvmsg(PACKET_BYTES_MAX + 1, socket.CMSG_SPACE(_PKTINFO.size))
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._say("a DHCP packet cannot be received", error=str(error))
+                return
+            index = next((_PKTINFO.unpack(info)[0] for _, kind, info in ancillary if kind == _IP_PKTINFO), 0)
+            try:
+                name = socket.if_indextoname(index)
+            except OSError:  # it is gone again
+                name = ""
+            if name not in interfaces or not self._answer(sock, packet, name, index):
+                self.dropped += 1
+
+    def _answer(self, sock: socket.socket, packet: bytes, name: str, index: int) -> bool:
+        """Answer a packet that came in there; hands back whether it was."""
+        question = decode_question(packet)
+        if question is None or self._in_second.get(index, 0) >= ANSWERS_PER_S_MAX:
+            return False
+        self._in_second[index] = self._in_second.get(index, 0) + 1
+        mac = question.mac.hex(":")
+        decision = decide(question, self._lease(name, mac), self._server)
+        to = str(question.address) if question.kind is Kind.INFORM else _NOBODY
+        if decision is None or (to != _NOBODY and not _is_of_one(question.address)):
+            return False
+        answer = encode_answer(question, *decision, endpoint=self._endpoint, server=self._server)
+        info = _PKTINFO.pack(index, self._server.packed, bytes(4))
+        address = (_EVERYBODY if to == _NOBODY else to, _CLIENT_PORT)
+        try:
+            sock.sendmsg([answer], [(socket.IPPROTO_IP, _IP_PKTINFO, info)], 0, address)
+        except OSError as error:
+            self._say("a DHCP answer cannot be sent", interface=name, server=str(self._server), error=str(error))
+            return False
+        self.answered += 1
+        self._say("told by DHCP where the endpoint is", interface=name, mac=mac, kind=question.kind.name)
+        return True
+
+    def _say(self, words: str, **facts: str) -> None:
+        """One line in a second at most: a guest must not be able to fill the log."""
+        if self._line_at == self._second:
+            self._lines_left_out += 1
+            return
+        self._line_at = self._second
+        _log.info(words, **facts, lines_left_out=self._lines_left_out)
+        self._lines_left_out = 0
+
+
+def _address(text: str) -> ipaddress.IPv4Address:
+    try:
+        address = ipaddress.IPv4Address(text.strip())
+    except ValueError:
+        address = ipaddress.IPv4Address(0)
+    if not _is_of_one(address):
+        msg = f"{text!r} cannot be told to guests as the endpoint's address: expected for example 169.254.169.254"
+        raise ConfigError(msg)
+    return address
+
+
+def _is_of_one(address: ipaddress.IPv4Address) -> bool:
+    """Whether it can be one machine's address in a network."""
+    return not (address.is_unspecified or address.is_multicast or address.is_reserved or address.is_loopback)
