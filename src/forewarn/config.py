@@ -103,6 +103,12 @@ class Settings(BaseSettings):
         None, ge=1, le=1_000_000, description="Requests per second and VM; 5 on Azure (R9)."
     )
 
+    # Rollouts
+    health_commands: bool = Field(
+        default=False,
+        description="Let rollouts name a command that is run here between batches, as this service's user.",
+    )
+
     # Testing
     fault_injection: bool = Field(default=False, description="Let operators have things go wrong on purpose.")
     faults_max: int = Field(100, ge=1, le=10_000, description="Faults in force at the same time.")
@@ -126,6 +132,46 @@ class Settings(BaseSettings):
     connections_per_vm_max: int = Field(256, ge=1, description="Connections of one VM.")
     watches_max: int = Field(20_000, ge=1, description="Endpoints on hosts that may watch this process.")
     wait_max: Span = Field(timedelta(seconds=300), **_seconds(3600), description="Longest long poll (X1).")
+
+    # What carries maintenances out
+    actuator: Literal["simulate", "exec", "webhook", "libvirt"] = Field(
+        "simulate", description="What carries maintenances out; see docs/how-to/actuators.md."
+    )
+    actuator_look_every: Span = Field(
+        timedelta(seconds=1), ge=timedelta(milliseconds=10), description="From one look at what was begun to the next."
+    )
+    exec_command: str = Field("", description="Program and arguments, without a shell; run for each maintenance.")
+    exec_observe_command: str = Field("", description="Tells how far a maintenance is; none: nobody can.")
+    exec_abort_command: str = Field("", description="Run when a maintenance is given up; none: nothing is.")
+    exec_deadline: Span = Field(timedelta(hours=1), ge=timedelta(seconds=1), description="For the command.")
+    exec_observe_deadline: Span = Field(
+        timedelta(seconds=30), ge=timedelta(milliseconds=100), description="For the observe command."
+    )
+    exec_output_size_bytes_max: int = Field(64 << 10, ge=1024, le=16 << 20, description="Output that is kept.")
+    exec_runs_max: int = Field(1000, ge=10, description="Runs that are remembered.")
+    exec_on_lost: Literal["fail", "repeat"] = Field(
+        "fail", description="What to do about a maintenance that was begun, of which nothing is known any more."
+    )
+    webhook_url: str = Field("", description="Where maintenances are posted to.")
+    webhook_secret_file: Path | None = Field(None, description="File with the secret that requests are signed with.")
+    webhook_deadline: Span = Field(
+        timedelta(seconds=20), ge=timedelta(milliseconds=100), description="For one whole request."
+    )
+    webhook_answer_size_bytes_max: int = Field(64 << 10, ge=256, le=16 << 20, description="Largest answer.")
+    libvirt_uri: str = Field("qemu:///system", description="Of the hypervisor; {host} stands for the host's name.")
+    libvirt_destination: str = Field("", description="Where VMs of a host go: HOST=URI, with spaces between.")
+    libvirt_freeze: Span = Field(
+        timedelta(seconds=5), ge=timedelta(0), description="Of a Freeze whose duration is unknown."
+    )
+    libvirt_shutdown_timeout: Span = Field(
+        timedelta(minutes=2), ge=timedelta(seconds=1), description="For a guest to shut down before it loses its power."
+    )
+    libvirt_migration_timeout: Span = Field(
+        timedelta(minutes=30), ge=timedelta(seconds=1), description="For a live migration before it is given up."
+    )
+    libvirt_call_timeout: Span = Field(
+        timedelta(seconds=30), ge=timedelta(milliseconds=100), description="For one call of libvirt."
+    )
 
     # The simulate actuator
     simulate_impact_after: Span = Field(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from forewarn.auth import digest
-from forewarn.commit import Committer, Key, Truth, recall
+from forewarn.commit import Key, Truth, recall
 from forewarn.core import ending, planning, service, settlement
 from forewarn.core.approval import Approval, Approver, approve
 from forewarn.core.causes import CAUSES
@@ -19,6 +19,7 @@ from forewarn.core.model import Audience, EntryKind, HostToken, Maintenance, Mai
 from forewarn.core.progress import Failure, Progress, Retry, advance, claim
 from forewarn.core.request import Request
 from forewarn.errors import LimitExceeded, NotFound
+from forewarn.rollouts import RolloutCommands
 from forewarn.secret import new_token
 from forewarn.store.contract import Reader, Transaction
 
@@ -42,7 +43,7 @@ class Due:
     has_more: bool = False
 
 
-class Engine(Committer):
+class Engine(RolloutCommands):
     """All commands."""
 
     # Operators

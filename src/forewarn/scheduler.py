@@ -22,6 +22,7 @@ from forewarn.core.model import Maintenance, MaintenanceState
 from forewarn.core.progress import Failure, Progress, Retry
 from forewarn.engine import Engine
 from forewarn.errors import ForewarnError, InvalidRequest, LeaseLost
+from forewarn.rolling import Rolling
 
 __all__ = ["Pace", "Scheduler"]
 
@@ -93,6 +94,7 @@ class Scheduler:
         self._pace = pace or Pace()
         self._on_lateness = on_lateness or (lambda _late_s: None)
         self._calls: dict[str, asyncio.Task[None]] = {}
+        self._rolling = Rolling(engine, clock, self.wake)
         self._aborts: set[asyncio.Task[None]] = set()
         self._recorded: set[str] = set()
         self._slots = asyncio.Semaphore(self._pace.calls_max)
@@ -111,6 +113,8 @@ class Scheduler:
     def notice(self, changes: Changes) -> None:
         """Come back earlier when a change made an earlier deadline. A hint: the store is asked anyway."""
         self._abort_ended(changes)
+        if self._engine.has_rollouts and not self._clock.is_virtual:
+            self.wake()
         due_at = changes.next_due_at
         if due_at is not None and self._clock.is_virtual and due_at > self._clock.now():
             return  # time comes there by `advance` only, which asks the store
@@ -168,6 +172,8 @@ class Scheduler:
             await self._keep_house()
             is_idle = self._is_full or not leadership.is_held
             deadline = None if is_idle else await self._engine.next_deadline(self._calls)
+            if leadership.is_held:
+                deadline = _earlier(deadline, self._rolling.until)
             self._next = None if deadline is None else deadline + leadership.skew
         if self._clock.is_virtual:
             await self._wake.wait()
@@ -203,11 +209,13 @@ class Scheduler:
             target = clock.now() + by
             await self._carry_out_due()
             for _ in range(_STEPS_MAX):
-                deadline = await self._engine.next_deadline()
+                deadline = _earlier(await self._engine.next_deadline(), self._rolling.until)
                 if deadline is None or deadline > target:
                     break
                 clock.set(max(deadline, clock.now()))
                 await self._carry_out_batch()  # what is due after it is the next deadline
+                if self._engine.has_rollouts:
+                    await self._carry_out_due()
             clock.set(target)
             await self._keep_house()
         return target
@@ -219,8 +227,11 @@ class Scheduler:
 
     async def _carry_out_due(self) -> None:
         """Until nothing is due at this moment."""
-        while await self._carry_out_batch():
-            pass
+        is_done = False
+        while not is_done:
+            while await self._carry_out_batch():
+                pass
+            is_done = not await self._rolling.drive()
 
     async def _carry_out_batch(self) -> bool:
         """First every start, then some of the actuators; hands back whether more may be due."""
@@ -302,4 +313,9 @@ class Scheduler:
         """Cancel the calls under way and write down who asked lately. They are repeated after the next start."""
         for task in (*self._calls.values(), *self._aborts):
             task.cancel()
+        await self._rolling.stop()
         await self._engine.remember_requests()
+
+
+def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    return min((moment for moment in (one, other) if moment is not None), default=None)

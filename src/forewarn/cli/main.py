@@ -32,6 +32,7 @@ from forewarn.cli.openapi import add_openapi
 from forewarn.cli.output import plain
 from forewarn.cli.record import add_record, add_replay
 from forewarn.cli.requests import add_requests
+from forewarn.cli.rollout import add_rollout
 from forewarn.cli.scenario import add_scenario
 from forewarn.cli.serve import add_serve
 from forewarn.cli.trying import add_try
@@ -61,6 +62,7 @@ _ADDERS = (
     add_vm,
     add_host,
     add_maintenance,
+    add_rollout,
     add_event,
     add_ledger,
     add_clock,

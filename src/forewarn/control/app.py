@@ -16,7 +16,20 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forewarn import __version__
-from forewarn.control import clock, endpoint, event, fault, health, host, inventory, ledger, maintenance, request, vm
+from forewarn.control import (
+    clock,
+    endpoint,
+    event,
+    fault,
+    health,
+    host,
+    inventory,
+    ledger,
+    maintenance,
+    request,
+    rollout,
+    vm,
+)
 from forewarn.control.context import Context
 from forewarn.errors import ForewarnError
 from forewarn.wire.control import ErrorOut
@@ -26,7 +39,7 @@ __all__ = ["make_control_app"]
 _log = structlog.get_logger("forewarn.control")
 
 _DRAINED_BYTES_MAX = 16 << 20
-_ROUTERS = (maintenance, endpoint, event, vm, host, inventory, ledger, clock, fault, request, health)
+_ROUTERS = (maintenance, rollout, endpoint, event, vm, host, inventory, ledger, clock, fault, request, health)
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorOut, "description": HTTPStatus(status).phrase}
     for status in (400, 401, 403, 404, 409, 413, 422, 429, 500, 503)

@@ -40,6 +40,7 @@ class Context:
         request_vms_max: Most hosts or VMs in one request.
         journal: What VMs asked lately.
         has_faults: Whether operators may inject faults.
+        may_run_commands: Whether a rollout may name a command that is run here.
         is_stopping: Set when the service stops; streams end.
         changed: Set, and replaced, at each change of the ledger: a hint for streams.
     """
@@ -54,6 +55,7 @@ class Context:
     check_ready: Callable[[], Awaitable[None]]
     journal: Journal
     has_faults: bool = False
+    may_run_commands: bool = False
     body_size_bytes_max: int = 1 << 20
     inventory_size_bytes_max: int = 64 << 20
     page_size_max: int = 1000

@@ -354,6 +354,7 @@ class EntryKind(StrEnum):
     TOKEN_CREATED = "token-created"  # noqa: S105 - a word of the ledger
     TOKEN_REVOKED = "token-revoked"  # noqa: S105 - as above
     CLOCK_ADVANCED = "clock-advanced"
+    ROLLOUT = "rollout"
     FAULT_INJECTED = "fault-injected"
     FAULT_CLEARED = "fault-cleared"
 

@@ -26,7 +26,18 @@ from forewarn.core.model import (
 )
 from forewarn.store.lease import Lease
 
-__all__ = ["INVENTORY", "News", "Outcome", "Page", "Reader", "SharedStore", "SharedTransaction", "Store", "Transaction"]
+__all__ = [
+    "INVENTORY",
+    "News",
+    "Outcome",
+    "Page",
+    "Reader",
+    "SharedStore",
+    "SharedTransaction",
+    "Store",
+    "StoredRollout",
+    "Transaction",
+]
 
 T = TypeVar("T")
 
@@ -70,6 +81,17 @@ class Outcome:
     fingerprint: str
     content: dict[str, Any]
     at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRollout:
+    """A rollout, as `wire.rollout` encodes it, with what it is looked for by."""
+
+    id: str
+    name: str
+    created_at: datetime
+    is_ended: bool
+    content: str
 
 
 class Reader(Protocol):
@@ -159,6 +181,14 @@ class Reader(Protocol):
         """All tokens, or those of a host; oldest first."""
         ...
 
+    def rollout(self, rollout_id: str) -> StoredRollout | None:
+        """One rollout."""
+        ...
+
+    def rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
+        """The newest rollouts, newest first; only those that are over, or are not."""
+        ...
+
     def outcome(self, key: str) -> Outcome | None:
         """What the command with that ``Idempotency-Key`` led to."""
         ...
@@ -230,6 +260,10 @@ class Transaction(Reader, Protocol):
 
     def keep_host_token(self, token: HostToken) -> None:
         """Keep a new token, or one that was changed."""
+        ...
+
+    def keep_rollout(self, rollout: StoredRollout) -> None:
+        """Keep a new rollout, or one that was changed."""
         ...
 
     def keep_outcome(self, outcome: Outcome) -> None:

@@ -24,7 +24,7 @@ from forewarn.core.model import (
     Scope,
     VirtualMachine,
 )
-from forewarn.store.contract import INVENTORY, News, Outcome, Page
+from forewarn.store.contract import INVENTORY, News, Outcome, Page, StoredRollout
 from forewarn.store.memory_tables import ALL, Table, Tables
 
 __all__ = ["MemoryReader", "as_json", "of_keys"]
@@ -162,6 +162,14 @@ class MemoryReader:
     def host_tokens(self, host: str | None = None) -> list[HostToken]:
         found = [token for token in self._tables.host_tokens.rows.values() if host in {None, token.host}]
         return sorted(found, key=attrgetter("created_at", "id"))
+
+    def rollout(self, rollout_id: str) -> StoredRollout | None:
+        return self._tables.rollouts.rows.get(rollout_id)
+
+    def rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
+        found = [each for each in self._tables.rollouts.rows.values() if is_ended in {None, each.is_ended}]
+        found.sort(key=attrgetter("id"))
+        return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
 
     def outcome(self, key: str) -> Outcome | None:
         found = self._tables.outcomes.rows.get(key)

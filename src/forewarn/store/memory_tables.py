@@ -12,7 +12,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from forewarn.core.model import Audience, Entry, Event, Host, HostToken, Maintenance, Scope, VirtualMachine
 from forewarn.errors import StoreUnavailable
-from forewarn.store.contract import Outcome
+from forewarn.store.contract import Outcome, StoredRollout
 
 __all__ = ["ALL", "Holders", "Index", "Numbered", "Table", "Tables"]
 
@@ -181,6 +181,7 @@ class Tables:
         self.vms_by_name: Index[VirtualMachine] = Index(lambda v: (ALL, (v.name,)))
         self.vms_by_host: Index[VirtualMachine] = Index(lambda v: (v.host, (v.name,)))
         self.host_tokens: Table[HostToken] = Table("host token", self._log)
+        self.rollouts: Table[StoredRollout] = Table("rollout", self._log)
         self.addresses: Table[str] = Table("address", self._log)
         self.vms: Table[VirtualMachine] = Table("vm", self._log, self.vms_by_name, self.vms_by_host)
 

@@ -23,7 +23,7 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
-from forewarn.store.contract import INVENTORY, Outcome
+from forewarn.store.contract import INVENTORY, Outcome, StoredRollout
 from forewarn.store.memory_reading import MemoryReader, as_json, of_keys
 from forewarn.store.memory_tables import ALL, Index, Table, Tables
 
@@ -207,6 +207,9 @@ class MemoryTransaction(MemoryReader):
         if other is not None and other.id != token.id:
             self._tables.host_tokens.refuse(token.id)
         self._tables.host_tokens.put(token.id, token)
+
+    def keep_rollout(self, rollout: StoredRollout) -> None:
+        self._tables.rollouts.put(rollout.id, rollout)
 
     def keep_outcome(self, outcome: Outcome) -> None:
         self._tables.outcomes.add(outcome.key, replace(outcome, content=as_json(outcome.content)))

@@ -24,7 +24,7 @@ from forewarn.core.model import (
     VirtualMachine,
 )
 from forewarn.store import tables as t
-from forewarn.store.contract import INVENTORY, News, Outcome, Page
+from forewarn.store.contract import INVENTORY, News, Outcome, Page, StoredRollout
 from forewarn.store.rows import from_rows
 
 __all__ = ["SqlReader", "in_pieces"]
@@ -195,6 +195,16 @@ class SqlReader:
         if host is not None:
             query = query.where(t.host_token.c.host == host)
         return sorted(self._all(HostToken, query), key=attrgetter("created_at", "id"))
+
+    def rollout(self, rollout_id: str) -> StoredRollout | None:
+        found = self._all(StoredRollout, sa.select(t.rollout).where(t.rollout.c.id == rollout_id))
+        return found[0] if found else None
+
+    def rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
+        query = sa.select(t.rollout).order_by(t.rollout.c.created_at.desc(), t.rollout.c.id).limit(limit)
+        if is_ended is not None:
+            query = query.where(t.rollout.c.is_ended == is_ended)
+        return self._all(StoredRollout, query)
 
     def outcome(self, key: str) -> Outcome | None:
         row = self._connection.execute(sa.select(t.idempotency).where(t.idempotency.c.key == key)).first()

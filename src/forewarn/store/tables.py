@@ -37,6 +37,7 @@ __all__ = [
     "maintenance",
     "meta",
     "metadata",
+    "rollout",
     "scope",
     "vm",
 ]
@@ -303,6 +304,17 @@ host_token = sa.Table(
     _required("digest", sa.String, unique=True),
     _required("created_at", Moment),
     sa.Column("revoked_at", Moment),
+)
+
+rollout = sa.Table(
+    "rollout",
+    metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    _required("name", sa.String),
+    _required("created_at", Moment),
+    _required("is_ended", sa.Boolean),
+    _required("content", sa.Text),
+    sa.Index("ix_rollout_is_ended_created_at", "is_ended", "created_at"),
 )
 
 lease = sa.Table(

@@ -22,7 +22,7 @@ from forewarn.core.model import (
     audience_key,
 )
 from forewarn.store import tables as t
-from forewarn.store.contract import INVENTORY, Outcome
+from forewarn.store.contract import INVENTORY, Outcome, StoredRollout
 from forewarn.store.reading import SqlReader, in_pieces
 from forewarn.store.rows import to_row
 
@@ -236,6 +236,9 @@ class SqlTransaction(SqlReader):
 
     def keep_host_token(self, token: HostToken) -> None:
         self._upsert(t.host_token, [to_row(token)])
+
+    def keep_rollout(self, rollout: StoredRollout) -> None:
+        self._upsert(t.rollout, [to_row(rollout)])
 
     def keep_outcome(self, outcome: Outcome) -> None:
         row = {

@@ -23,6 +23,7 @@ VERBS = {
     "vm": "list show restart redeploy reimage evict delete update-model",
     "host": "list fail create-token tokens revoke-token predict-failure",
     "maintenance": "schedule list show cancel start complete impact",
+    "rollout": "start list show pause resume abort",
     "event": "list approve",
     "ledger": "",
     "clock": "show advance",

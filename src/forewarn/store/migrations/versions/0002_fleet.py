@@ -33,6 +33,16 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_host_token_host"), "host_token", ["host"], unique=False)
     op.create_table(
+        "rollout",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("is_ended", sa.Boolean(), nullable=False),
+        sa.Column("content", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_rollout")),
+    )
+    op.create_index("ix_rollout_is_ended_created_at", "rollout", ["is_ended", "created_at"], unique=False)
+    op.create_table(
         "lease",
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("holder", sa.String(), nullable=False),
@@ -46,6 +56,8 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Take them away."""
     op.drop_table("lease")
+    op.drop_index("ix_rollout_is_ended_created_at", table_name="rollout")
+    op.drop_table("rollout")
     op.drop_index(op.f("ix_host_token_host"), table_name="host_token")
     op.drop_table("host_token")
     op.drop_index(op.f("ix_feed_sequence"), table_name="feed")

@@ -1,0 +1,119 @@
+"""`/v1/rollouts`: one maintenance over many hosts, in order."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from forewarn.control.context import Actor, Context, ContextOf, IdempotencyKey
+from forewarn.control.maintenance import number
+from forewarn.core import rollout_commands
+from forewarn.errors import Forbidden
+from forewarn.wire.control import PageOut
+from forewarn.wire.rollout import PlanOut, RolloutHostOut, RolloutIn, RolloutOut, decode_rollout
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/rollouts", tags=["rollout"])
+
+
+class ReasonIn(BaseModel):
+    """Why."""
+
+    model_config = ConfigDict(extra="forbid")
+    reason: Annotated[str, Field(max_length=1000)] | None = None
+
+
+class ResumeIn(BaseModel):
+    """How to go on."""
+
+    model_config = ConfigDict(extra="forbid")
+    accept_health: bool = Field(default=False, description="As if the last health check had passed.")
+
+
+@router.post("/plan")
+async def plan(context: ContextOf, _actor: Actor, body: RolloutIn) -> PlanOut:
+    """What a rollout would do, and when at the latest; nothing is done."""
+    return PlanOut.of(await context.engine.plan_rollout(body.to_spec()))
+
+
+@router.post("", status_code=201)
+async def start(context: ContextOf, actor: Actor, key: IdempotencyKey, body: RolloutIn) -> RolloutOut:
+    """Plan a rollout and start it."""
+    spec = body.to_spec()
+    if spec.health is not None and not context.may_run_commands:
+        msg = "this service runs no commands: allow health checks with the setting health_commands"
+        raise Forbidden(msg, setting="health_commands")
+    return RolloutOut.of(await context.engine.create_rollout(spec, actor=actor, key=key))
+
+
+@router.get("")
+async def list_rollouts(
+    context: ContextOf, _actor: Actor, limit: Annotated[int, Query(ge=1)] = 100
+) -> PageOut[RolloutOut]:
+    """The newest rollouts, newest first."""
+    size = min(limit, context.page_size_max)
+    found = await context.engine.read(lambda reader: reader.rollouts(limit=size))
+    return PageOut(items=[RolloutOut.of(decode_rollout(each.content)) for each in found], next=None)
+
+
+@router.get("/{rollout_id}")
+async def show(context: ContextOf, _actor: Actor, rollout_id: str) -> RolloutOut:
+    """One rollout, and what it waits for."""
+    return await _shown(context, rollout_id)
+
+
+@router.get("/{rollout_id}/hosts")
+async def list_hosts(
+    context: ContextOf,
+    _actor: Actor,
+    rollout_id: str,
+    after: Annotated[str | None, Query(max_length=32, description="`next` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1)] = 100,
+) -> PageOut[RolloutHostOut]:
+    """Its hosts, in the order of their batches."""
+    begin, size = number(after) or 0, min(limit, context.page_size_max)
+    rollout, _ = await context.engine.rollout(rollout_id)
+    hosts = rollout.hosts[begin : begin + size]
+    is_more = begin + size < len(rollout.hosts)
+    return PageOut(items=[RolloutHostOut.of(host) for host in hosts], next=str(begin + size) if is_more else None)
+
+
+@router.post("/{rollout_id}/pause")
+async def pause(context: ContextOf, actor: Actor, rollout_id: str, body: ReasonIn | None = None) -> RolloutOut:
+    """Begin no further host; what is in flight comes to its end."""
+    reason = None if body is None else body.reason
+    await context.engine.change_rollout(
+        rollout_id, lambda rollout, now: rollout_commands.pause(rollout, now, reason=reason), "paused", actor=actor
+    )
+    return await _shown(context, rollout_id)
+
+
+@router.post("/{rollout_id}/resume")
+async def resume(context: ContextOf, actor: Actor, rollout_id: str, body: ResumeIn | None = None) -> RolloutOut:
+    """Go on with a paused one; the failures that there are do not count any more."""
+    accept_health = body is not None and body.accept_health
+    await context.engine.change_rollout(
+        rollout_id,
+        lambda rollout, now: rollout_commands.resume(rollout, now, accept_health=accept_health),
+        "resumed",
+        actor=actor,
+    )
+    return await _shown(context, rollout_id)
+
+
+@router.post("/{rollout_id}/abort")
+async def abort(context: ContextOf, actor: Actor, rollout_id: str, body: ReasonIn | None = None) -> RolloutOut:
+    """Begin no further host and take back what has not started; what has started comes to its end."""
+    reason = None if body is None else body.reason
+    await context.engine.change_rollout(
+        rollout_id, lambda rollout, now: rollout_commands.abort(rollout, now, reason=reason), "aborted", actor=actor
+    )
+    return await _shown(context, rollout_id)
+
+
+async def _shown(context: Context, rollout_id: str) -> RolloutOut:
+    rollout, wait = await context.engine.rollout(rollout_id)
+    return RolloutOut.of(rollout, wait)

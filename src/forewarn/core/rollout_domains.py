@@ -1,0 +1,157 @@
+"""Which hosts may be in flight together.
+
+What a host's maintenance touches is its *footprint*: its running VMs, and for each scope the fault and update domains
+that they lie in. What is in flight is *occupied*. A host may go when nothing of its footprint is occupied by somebody
+else, and when no scope would have two domains in flight.
+
+What is in flight is told twice, by the claims of maintenances and by where VMs run now: a VM may be moved in the
+middle, and then both count.
+
+Spec: R34, R61
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from forewarn.core.conflicts import is_routine
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Maintenance, MaintenanceState, PowerState, ScopeKind, VirtualMachine
+from forewarn.core.rollout import RolloutSpec
+
+__all__ = ["FAULT_DOMAIN", "UPDATE_DOMAIN", "Footprint", "Occupied", "Survey", "blocks"]
+
+FAULT_DOMAIN = "fault domain"
+UPDATE_DOMAIN = "update domain"
+
+_SELECTED = {FAULT_DOMAIN: "one_fault_domain", UPDATE_DOMAIN: "one_update_domain"}
+"""The kinds of domains, and the rule of a specification that lets a scope have one of them in flight at a time."""
+
+
+def blocks(maintenance: Maintenance) -> bool:
+    """Whether a maintenance of somebody else keeps hosts from going: it is going on, or it would make ours queue (R61).
+
+    What only waits for its moment and is not routine does not: a user may restart a VM in a month.
+    """
+    is_going_on = maintenance.state is MaintenanceState.STARTED
+    return is_going_on or (maintenance.is_active and is_routine(maintenance))
+
+
+@dataclass(slots=True)
+class Footprint:
+    """What the maintenance of a host touches.
+
+    Attributes:
+        vms: Names of its running VMs.
+        domains: For each kind of domain and each scope, the domains that they lie in.
+    """
+
+    vms: set[str] = field(default_factory=set)
+    domains: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+
+    def split(self) -> tuple[str, str, list[int]] | None:
+        """The kind, scope and domains where it lies in more than one domain by itself; None when it does not."""
+        for (kind, scope), domains in self.domains.items():
+            if len(domains) > 1:
+                return kind, scope, sorted(domains)
+        return None
+
+
+class Survey:
+    """What an inventory says about some hosts and VMs: found in one pass, the footprints made when they are asked for.
+
+    Args:
+        inventory: All hosts and VMs.
+        spec: Says which kinds of domains count.
+        hosts: Names of hosts that will be asked for.
+        vms: Names of VMs that will be asked for.
+    """
+
+    def __init__(
+        self, inventory: Inventory, spec: RolloutSpec, hosts: Iterable[str], vms: Collection[str] = ()
+    ) -> None:
+        self.kinds = tuple(kind for kind, name in _SELECTED.items() if getattr(spec, name))
+        self.hosts = frozenset(host.name for host in inventory.hosts)
+        self._lone = frozenset(scope.name for scope in inventory.scopes if scope.kind is ScopeKind.STANDALONE)
+        self._running: dict[str, list[VirtualMachine]] = {host: [] for host in hosts}
+        self._vms: dict[str, VirtualMachine] = {}
+        self._footprints: dict[str, Footprint] = {}
+        for vm in inventory.vms:
+            if vm.host in self._running and vm.power_state is PowerState.RUNNING:
+                self._running[vm.host].append(vm)
+            if vm.name in vms:
+                self._vms[vm.name] = vm
+
+    def count(self, host: str) -> int:
+        """How many VMs run on that host."""
+        return len(self._running[host])
+
+    def footprint(self, host: str) -> Footprint:
+        """Of one of the hosts that were named."""
+        if host not in self._footprints:
+            self._footprints[host] = footprint = Footprint(vms={vm.name for vm in self._running[host]})
+            for vm in self._running[host]:
+                for kind, scope, domain in self.domains_of(vm):
+                    footprint.domains.setdefault((kind, scope), set()).add(domain)
+        return self._footprints[host]
+
+    def domains_of_vm(self, name: str) -> Iterable[tuple[str, str, int]]:
+        """As `domains_of`, of one of the VMs that were named; nothing when it is gone."""
+        return self.domains_of(self._vms[name]) if name in self._vms else ()
+
+    def domains_of(self, vm: VirtualMachine) -> Iterable[tuple[str, str, int]]:
+        """For each kind that counts: kind, scope and domain of a VM; nothing for one that is alone."""
+        if vm.scope is not None and vm.scope not in self._lone:
+            for kind in self.kinds:
+                yield kind, vm.scope, vm.fault_domain if kind == FAULT_DOMAIN else vm.update_domain
+
+
+class Occupied:
+    """What is in flight, and by whom.
+
+    Args:
+        seen: What the inventory says of those in flight, and of those that may follow.
+    """
+
+    def __init__(self, seen: Survey) -> None:
+        self._seen = seen
+        self._hosts: dict[str, str] = {}
+        self._vms: dict[str, str] = {}
+        self._domains: dict[tuple[str, str], dict[int, str]] = {}
+
+    def add_host(self, host: str) -> None:
+        """A host is in flight, with all that runs on it now."""
+        self._hosts.setdefault(host, host)
+        footprint = self._seen.footprint(host)
+        for vm in footprint.vms:
+            self._vms.setdefault(vm, host)
+        for key, domains in footprint.domains.items():
+            for domain in domains:
+                self._domains.setdefault(key, {}).setdefault(domain, host)
+
+    def add_maintenance(self, maintenance: Maintenance) -> None:
+        """A maintenance is in flight, with all that it claimed, as it was then and as it is now."""
+        who = f"maintenance {maintenance.id}"
+        for host in maintenance.hosts:
+            self._hosts.setdefault(host, who)
+        for claim in maintenance.claims:
+            self._vms.setdefault(claim.vm, who)
+            if claim.scope is not None and FAULT_DOMAIN in self._seen.kinds:
+                self._domains.setdefault((FAULT_DOMAIN, claim.scope), {}).setdefault(claim.fault_domain, who)
+            for kind, scope, domain in self._seen.domains_of_vm(claim.vm):
+                self._domains.setdefault((kind, scope), {}).setdefault(domain, who)
+
+    def obstacle(self, host: str) -> str | None:
+        """Why that host may not go now; None when it may."""
+        if host in self._hosts:
+            return f"it is in {self._hosts[host]}"
+        footprint = self._seen.footprint(host)
+        held = footprint.vms & self._vms.keys()
+        if held:
+            return f"vm {min(held)} is held by {self._vms[min(held)]}"
+        for (kind, scope), domains in footprint.domains.items():
+            for domain, who in self._domains.get((kind, scope), {}).items():
+                if domains != {domain}:
+                    return f"{kind} {domain} of scope {scope} is held by {who}"
+        return None

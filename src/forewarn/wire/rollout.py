@@ -1,0 +1,431 @@
+"""Rollouts as text: the file that people write, the JSON of the control API, and the JSON that is stored.
+
+A fault in a file is named with its line and with what was expected.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from forewarn.core.causes import DEFAULT_CAUSE
+from forewarn.core.model import EventType, Source
+from forewarn.core.rollout import (
+    HOSTS_MAX,
+    HealthCheck,
+    HostState,
+    Order,
+    Rollout,
+    RolloutHost,
+    RolloutSpec,
+    RolloutState,
+)
+from forewarn.core.rollout_plan import Batch, Plan, check_spec
+from forewarn.core.rollout_step import Wait
+from forewarn.errors import CallerError, InvalidRequest, StoreCorrupt
+from forewarn.span import format_span, parse_span
+from forewarn.wire.control import Moment, Seconds
+from forewarn.wire.yaml_source import YamlSource
+
+__all__ = [
+    "AT_ONCE_MAX",
+    "FILE_SIZE_BYTES_MAX",
+    "PlanOut",
+    "RolloutHostOut",
+    "RolloutIn",
+    "RolloutOut",
+    "decode_rollout",
+    "encode_rollout",
+    "parse_rollout",
+]
+
+FILE_SIZE_BYTES_MAX = 4 << 20
+"""Largest file of a rollout; 20,000 hosts with names of 128 characters take less."""
+
+AT_ONCE_MAX = 1000
+"""Most hosts in flight at the same time."""
+
+_SPAN_MAX = timedelta(days=3660)
+_SPAN_MAX_S = int(_SPAN_MAX.total_seconds())
+_TIMEOUT_MAX = timedelta(hours=1)
+_WORDS_MAX = 64
+_NO_NUL = r"^[^\x00]*$"
+
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+Host = Annotated[str, Field(min_length=1, max_length=128)]
+Hosts = Annotated[list[Host], Field(min_length=1, max_length=HOSTS_MAX)]
+Word = Annotated[str, Field(max_length=4096, pattern=_NO_NUL)]
+Command = Annotated[list[Word], Field(min_length=1, max_length=_WORDS_MAX)]
+
+
+class _In(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Out(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class _Common(_In):
+    """What a specification says in the same words in a file and in JSON."""
+
+    name: Name
+    type: EventType | None = None
+    cause: Annotated[str, Field(max_length=64)] | None = None
+    description: Annotated[str, Field(max_length=1000, pattern=_NO_NUL)] | None = None
+    order: Order = Order.LISTED
+    batch_size: Annotated[int, Field(ge=1, le=HOSTS_MAX)] | None = None
+    hosts_at_once: Annotated[int, Field(ge=1, le=AT_ONCE_MAX)] | None = None
+    one_fault_domain: bool = True
+    one_update_domain: bool = True
+    failures_max: Annotated[int, Field(ge=1, le=HOSTS_MAX)] = 1
+
+    @model_validator(mode="after")
+    def _names_type_or_cause(self) -> Self:
+        if self.type is None and self.cause is None:
+            msg = "name a type or a cause"
+            raise ValueError(msg)
+        return self
+
+    def _spec(self, **rest: Any) -> RolloutSpec:  # noqa: ANN401 - fields of `RolloutSpec`
+        """A specification, given those of its fields that this does not hold."""
+        cause = self.cause
+        if cause is None and self.type is not None:
+            cause = DEFAULT_CAUSE[self.type, Source.PLATFORM]
+        return RolloutSpec(
+            name=self.name,
+            cause=cause or "",
+            type=self.type,
+            description=self.description,
+            order=self.order,
+            batch_size=self.batch_size or self.hosts_at_once or 1,
+            hosts_at_once=self.hosts_at_once or min(self.batch_size or 1, AT_ONCE_MAX),
+            one_fault_domain=self.one_fault_domain,
+            one_update_domain=self.one_update_domain,
+            failures_max=self.failures_max,
+            **rest,
+        )
+
+
+# The file
+
+
+def _span(value: object) -> timedelta:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        msg = "expected a span of time, for example 90s, 15m, 24h or 7d"
+        raise ValueError(msg)  # noqa: TRY004 - pydantic takes a TypeError for a bug
+    span = parse_span(value)
+    if not timedelta(0) <= span <= _SPAN_MAX:
+        msg = f"{value!r} is expected to be at least 0s and at most {format_span(_SPAN_MAX)}"
+        raise ValueError(msg)
+    return span
+
+
+def _timeout(value: object) -> timedelta:
+    span = _span(value)
+    if not timedelta(0) < span <= _TIMEOUT_MAX:
+        msg = f"{value!r} is expected to be more than 0s and at most {format_span(_TIMEOUT_MAX)}"
+        raise ValueError(msg)
+    return span
+
+
+def _duration(value: object) -> int:
+    if value == "unknown":
+        return -1
+    span = _span(value)
+    if span.microseconds:
+        msg = f"{value!r} is expected to be whole seconds, for example 5s or 10m, or unknown"
+        raise ValueError(msg)
+    return int(span.total_seconds())
+
+
+def _all_or_names(value: object) -> object:
+    if value == "all":
+        return None
+    if not isinstance(value, list):
+        msg = "expected a list of hosts, or all"
+        raise ValueError(msg)  # noqa: TRY004 - as above
+    return value
+
+
+_Span = Annotated[timedelta, BeforeValidator(_span)]
+_Timeout = Annotated[timedelta, BeforeValidator(_timeout)]
+_Duration = Annotated[int, BeforeValidator(_duration)]
+
+
+class _FileCanary(_In):
+    hosts: Hosts
+    pause: _Span | None = None
+
+
+class _FileHealth(_In):
+    command: Command
+    timeout: _Timeout = timedelta(minutes=1)
+
+
+class _File(_Common):
+    """The whole file."""
+
+    duration: _Duration | None = None
+    notice: _Span | None = None
+    hosts: Annotated[Hosts | None, BeforeValidator(_all_or_names)]
+    canary: _FileCanary | None = None
+    pause: _Span = timedelta(0)
+    health: _FileHealth | None = None
+    deadline: _Span | None = None
+
+    def to_spec(self) -> RolloutSpec:
+        canary, health = self.canary, self.health
+        return self._spec(
+            duration_s=self.duration,
+            notice=self.notice,
+            hosts=None if self.hosts is None else tuple(self.hosts),
+            canary=() if canary is None else tuple(canary.hosts),
+            canary_pause=self.pause if canary is None or canary.pause is None else canary.pause,
+            pause=self.pause,
+            health=None if health is None else HealthCheck(command=tuple(health.command), timeout=health.timeout),
+            deadline=self.deadline,
+        )
+
+
+def parse_rollout(content: bytes, where: str = "rollout") -> RolloutSpec:
+    """Read the file of a rollout.
+
+    Args:
+        content: YAML or JSON.
+        where: What the file is called in errors.
+
+    Raises:
+        CallerError: It is malformed, too large, or contradicts itself; the message and ``details["line"]`` say where.
+    """
+    source = YamlSource(where, size_bytes_max=FILE_SIZE_BYTES_MAX, kind="rollout", fault=InvalidRequest)
+    data = source.read(content)
+    if not isinstance(data, dict):
+        raise source.error((), "keys and values are expected, with name, type and hosts at least")
+    spec = source.validate(_File, data).to_spec()
+    try:
+        check_spec(spec)
+    except CallerError as error:
+        line = source.line(tuple(error.details.get("at", ())))
+        msg = f"{where}:{line}: {error.message}"
+        raise type(error)(msg, **error.details | {"line": line}) from error
+    return spec
+
+
+# The control API
+
+
+class CanaryIn(_In):
+    """Hosts that go first."""
+
+    hosts: Hosts
+    pause_s: Seconds | None = Field(None, description="After the last of them; default: as between batches.")
+
+
+class HealthIn(_In):
+    """What is asked between two batches."""
+
+    command: Command = Field(description="Program and arguments, without a shell; 0 says that all is well.")
+    timeout_s: Annotated[float, Field(gt=0, le=_TIMEOUT_MAX.total_seconds(), allow_inf_nan=False)] = 60.0
+
+
+class RolloutIn(_Common):
+    """A rollout to plan or to start; and what it was asked to do, where one is shown."""
+
+    hosts: Hosts | Literal["all"] = Field(description="Names, or all of the inventory as it is now.")
+    duration_s: Annotated[int, Field(ge=-1, le=_SPAN_MAX_S)] | None = Field(
+        None, description="Expected seconds of impact; 0 no interruption, -1 unknown; default: as the cause has it."
+    )
+    notice_s: Seconds | None = Field(None, description="From announcement to NotBefore; default: the minimum.")
+    canary: CanaryIn | None = None
+    pause_s: Seconds = Field(0.0, description="Between two batches.")
+    health: HealthIn | None = None
+    deadline_s: Seconds | None = Field(None, description="From the announcement for a host until it is over.")
+
+    @classmethod
+    def of(cls, spec: RolloutSpec) -> RolloutIn:
+        """From the model: reading it back gives the same."""
+        return cls(
+            name=spec.name,
+            type=spec.type,
+            cause=spec.cause,
+            description=spec.description,
+            duration_s=spec.duration_s,
+            notice_s=_seconds(spec.notice),
+            hosts="all" if spec.hosts is None else list(spec.hosts),
+            order=spec.order,
+            batch_size=spec.batch_size,
+            hosts_at_once=spec.hosts_at_once,
+            canary=CanaryIn(hosts=list(spec.canary), pause_s=spec.canary_pause.total_seconds())
+            if spec.canary
+            else None,
+            pause_s=spec.pause.total_seconds(),
+            one_fault_domain=spec.one_fault_domain,
+            one_update_domain=spec.one_update_domain,
+            failures_max=spec.failures_max,
+            health=None
+            if spec.health is None
+            else HealthIn(command=list(spec.health.command), timeout_s=spec.health.timeout.total_seconds()),
+            deadline_s=_seconds(spec.deadline),
+        )
+
+    def to_spec(self) -> RolloutSpec:
+        """As the core takes it."""
+        canary, health, pause = self.canary, self.health, timedelta(seconds=self.pause_s)
+        return self._spec(
+            duration_s=self.duration_s,
+            notice=_span_of(self.notice_s),
+            hosts=None if self.hosts == "all" else tuple(self.hosts),
+            canary=() if canary is None else tuple(canary.hosts),
+            canary_pause=pause if canary is None or canary.pause_s is None else timedelta(seconds=canary.pause_s),
+            pause=pause,
+            health=None
+            if health is None
+            else HealthCheck(command=tuple(health.command), timeout=timedelta(seconds=health.timeout_s)),
+            deadline=_span_of(self.deadline_s),
+        )
+
+
+class BatchOut(_Out):
+    """A batch of a plan."""
+
+    number: int = Field(description="From 1.")
+    is_canary: bool
+    rounds: list[list[str]] = Field(description="Its hosts, those of a round in flight together.")
+    vms: int = Field(description="How many VMs run on them.")
+    begins_at: Moment
+    ends_at: Moment
+
+    @classmethod
+    def of(cls, batch: Batch) -> BatchOut:
+        """From the model."""
+        return cls(
+            number=batch.number + 1,
+            is_canary=batch.is_canary,
+            rounds=[list(hosts) for hosts in batch.rounds],
+            vms=batch.vms,
+            begins_at=batch.begins_at,
+            ends_at=batch.ends_at,
+        )
+
+
+class PlanOut(_Out):
+    """What a rollout would do. The times are estimates."""
+
+    name: str
+    hosts: int
+    begins_at: Moment
+    ends_at: Moment
+    is_at_least: bool = Field(description="It takes longer: the duration is unknown, or VMs wait for each other.")
+    batches: list[BatchOut]
+
+    @classmethod
+    def of(cls, plan: Plan) -> PlanOut:
+        """From the model."""
+        return cls(
+            name=plan.spec.name,
+            hosts=sum(len(batch.hosts) for batch in plan.batches),
+            begins_at=plan.begins_at,
+            ends_at=plan.ends_at,
+            is_at_least=plan.is_at_least,
+            batches=[BatchOut.of(batch) for batch in plan.batches],
+        )
+
+
+class RolloutHostOut(_Out):
+    """A host of a rollout."""
+
+    name: str
+    batch: int = Field(description="From 1.")
+    state: HostState
+    maintenance_ids: list[str]
+    scheduled_at: Moment | None
+    ended_at: Moment | None
+    reason: str | None
+
+    @classmethod
+    def of(cls, host: RolloutHost) -> RolloutHostOut:
+        """From the model."""
+        return cls(
+            name=host.name,
+            batch=host.batch + 1,
+            state=host.state,
+            maintenance_ids=list(host.maintenance_ids),
+            scheduled_at=host.scheduled_at,
+            ended_at=host.ended_at,
+            reason=host.reason,
+        )
+
+
+class RolloutOut(_Out):
+    """A rollout as a whole. Its hosts are a list of their own, since there may be many."""
+
+    id: str
+    name: str
+    state: RolloutState
+    reason: str | None = Field(description="Why it is paused, is being aborted, or was aborted.")
+    created_at: Moment
+    started_at: Moment | None
+    ended_at: Moment | None
+    batch: int | None = Field(description="The batch whose turn it is, from 1; null when every host has had its turn.")
+    batches: int
+    counts: dict[HostState, int] = Field(description="How many hosts are in each state.")
+    in_flight: list[str] = Field(description="Hosts with a maintenance that may still change.")
+    waits_for: str | None
+    waits_until: Moment | None
+    spec: RolloutIn
+
+    @classmethod
+    def of(cls, rollout: Rollout, wait: Wait | None = None) -> RolloutOut:
+        """From the model, and from the last of its next steps."""
+        batch = rollout.batch
+        return cls(
+            id=rollout.id,
+            name=rollout.spec.name,
+            state=rollout.state,
+            reason=rollout.reason,
+            created_at=rollout.created_at,
+            started_at=rollout.started_at,
+            ended_at=rollout.ended_at,
+            batch=None if batch is None else batch + 1,
+            batches=rollout.batches,
+            counts=dict(rollout.counts),
+            in_flight=[host.name for host in rollout.open_hosts],
+            waits_for=None if wait is None else wait.reason,
+            waits_until=None if wait is None else wait.until,
+            spec=RolloutIn.of(rollout.spec),
+        )
+
+
+# What is stored
+
+_STORED = TypeAdapter(Rollout)
+
+
+def encode_rollout(rollout: Rollout) -> str:
+    """A rollout as JSON, to be stored. Moments and spans keep their microseconds."""
+    return _STORED.dump_json(rollout).decode()
+
+
+def decode_rollout(text: str) -> Rollout:
+    """What `encode_rollout` made.
+
+    Raises:
+        StoreCorrupt: It is something else.
+    """
+    try:
+        return _STORED.validate_json(text)
+    except ValidationError as error:
+        place = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
+        msg = f"a stored rollout cannot be read: its {place or 'text'} is none"
+        raise StoreCorrupt(msg) from error
+
+
+def _seconds(span: timedelta | None) -> float | None:
+    return None if span is None else span.total_seconds()
+
+
+def _span_of(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)

@@ -1,0 +1,153 @@
+"""A YAML file that people write, read so that every fault is named with its line and with what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from forewarn.errors import ForewarnError
+
+try:
+    from yaml import CSafeLoader as _SafeLoader
+except ImportError:  # pragma: no cover - PyYAML without libyaml, as on some platforms
+    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+
+__all__ = ["DEPTH_MAX", "Place", "YamlSource"]
+
+DEPTH_MAX = 12
+"""How deep a file may be nested."""
+
+Place = tuple[str | int, ...]
+"""Where something stands in a file: keys and positions, from the outside in."""
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class YamlSource:
+    """A YAML file, and the line of every part of it.
+
+    Args:
+        name: What the file is called in errors.
+        size_bytes_max: How large it may be.
+        kind: What it is, for errors: ``scenario``.
+        fault: The error to raise. ``details["line"]`` is the line, from 1.
+    """
+
+    def __init__(self, name: str, *, size_bytes_max: int, kind: str, fault: type[ForewarnError]) -> None:
+        self._name = name
+        self._size_bytes_max = size_bytes_max
+        self._kind = kind
+        self._fault = fault
+        self._lines: dict[Place, int] = {}
+
+    def read(self, content: bytes) -> Any:  # noqa: ANN401 - whatever YAML holds
+        """What the file holds: dicts, lists and scalars; dates stay the text that they are.
+
+        Raises:
+            ForewarnError: It is no YAML, too large, too deep, has aliases, or a key that stands twice.
+        """
+        if len(content) > self._size_bytes_max:
+            most = self._size_bytes_max
+            msg = f"{self._name}: {len(content)} bytes are more than the {most} that a {self._kind} may have"
+            raise self._fault(msg)
+        try:
+            self._refuse_bombs(content)
+            node = yaml.compose(content, _SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            words = " ".join((error.problem or "no YAML").split())
+            raise self._at(error.problem_mark, f"this is no YAML: {words}") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            msg = f"{self._name}: this is no YAML: {' '.join(str(error).split())}"
+            raise self._fault(msg) from error
+        return None if node is None else self._take(node, ())
+
+    def validate(self, model: type[M], content: Any) -> M:  # noqa: ANN401 - whatever `read` gave
+        """What `read` gave as a model.
+
+        Raises:
+            ForewarnError: One fault, with its line.
+        """
+        try:
+            return model.model_validate(content)
+        except ValidationError as error:
+            faults = error.errors(include_url=False)
+            # What is missing may be what is misspelt: then the misspelt name says more.
+            first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
+            place = tuple(part for part in first["loc"] if not _is_of_pydantic(part))
+            raise self.error(place, _words(first, place)) from error
+
+    def error(self, place: Place, words: str) -> ForewarnError:
+        """An error about that part of the file, to be raised."""
+        line = self.line(place)
+        return self._fault(f"{self._name}:{line}: {words}", line=line)
+
+    def line(self, place: Place) -> int:
+        """Where that part stands, from 1; what is missing, where it should."""
+        while place and place not in self._lines:
+            place = place[:-1]
+        return self._lines.get(place, 1)
+
+    def _at(self, mark: Any, words: str) -> ForewarnError:  # noqa: ANN401 - a mark of PyYAML
+        line = 1 if mark is None else mark.line + 1
+        return self._fault(f"{self._name}:{line}: {words}", line=line)
+
+    def _refuse_bombs(self, content: bytes) -> None:
+        """Aliases make a small file large, and depth makes it slow: both are refused before anything is put together.
+
+        The parser gives its events one by one, so nothing behind the first fault is read.
+        """
+        depth = 0
+        for event in yaml.parse(content, _SafeLoader):
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+                raise self._at(event.start_mark, f"anchors and aliases are not for {self._kind}s: write it out")
+            if isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            elif isinstance(event, yaml.NodeEvent) and depth > DEPTH_MAX:
+                raise self._at(event.start_mark, f"this is nested more than {DEPTH_MAX} deep")
+            depth += isinstance(event, yaml.CollectionStartEvent)
+
+    def _take(self, node: yaml.Node, place: Place) -> Any:  # noqa: ANN401 - whatever YAML holds
+        self._lines[place] = node.start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            return dict(self._pairs(node, place))
+        if isinstance(node, yaml.SequenceNode):
+            return [self._take(item, (*place, number)) for number, item in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode)  # noqa: S101 - there is no fourth kind
+        if node.tag == "tag:yaml.org,2002:timestamp":
+            return node.value
+        try:
+            return _SafeLoader("").construct_object(node)
+        except (yaml.YAMLError, ValueError, LookupError) as error:
+            raise self._at(node.start_mark, f"{node.value!r} cannot be read as {node.tag}") from error
+
+    def _pairs(self, node: yaml.MappingNode, place: Place) -> Iterator[tuple[str, Any]]:
+        seen: set[str] = set()
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self._at(key_node.start_mark, "a name is expected before the colon")
+            key = str(key_node.value)
+            if key in seen:
+                raise self._at(key_node.start_mark, f"{key!r} stands twice")
+            seen.add(key)
+            value = self._take(value_node, (*place, key))
+            self._lines[*place, key] = key_node.start_mark.line + 1
+            yield key, value
+
+
+def _is_of_pydantic(part: str | int) -> bool:
+    """Whether a part of a place is pydantic's word for a type, and not in the file."""
+    return isinstance(part, str) and (part.startswith(("function-", "constrained-")) or "[" in part)
+
+
+def _words(fault: Any, place: Place) -> str:  # noqa: ANN401 - a fault as pydantic tells it
+    names = ".".join(str(part) for part in place if isinstance(part, str))
+    if fault["type"] == "extra_forbidden" and place:
+        return f"{place[-1]!r} is not known here"
+    if fault["type"] == "missing" and place:
+        return f"{place[-1]!r} is missing"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    return f"{names}: {message}" if names else message
