@@ -172,20 +172,20 @@ class Committer:
     async def _command(self, work: Callable[[Transaction], Any], publish: Callable[[Any], T]) -> T:
         """One transaction and its publication, in the order of commits, whoever stops waiting for it."""
 
-        def transact() -> tuple[Truth | None, Any]:
+        def transact() -> tuple[int, Truth | None, Any]:
             with self._store.write() as tx:
-                if self._is_in_doubt:
-                    self._position = tx.position()
+                position = tx.position() if self._is_in_doubt else 0
                 truth = (tx.inventory(), list(tx.documents())) if self._is_in_doubt else None
                 result = work(tx)
                 self._is_in_doubt = True
             self._is_in_doubt = False
-            return truth, result
+            return position, truth, result
 
-        def show(truth: Truth | None, result: Any) -> T:  # noqa: ANN401 - whatever the work handed back
+        def show(position: int, truth: Truth | None, result: Any) -> T:  # noqa: ANN401 - whatever the work handed back
             if truth is not None:
                 self.identity.load(truth[0])
                 self.feed.reload(truth[1])
+                self._position = position  # only now: a refused command publishes nothing
             return publish(result)
 
         async def run() -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -25,7 +26,6 @@ __all__ = ["Remote", "nothing", "read_state"]
 
 _log = structlog.get_logger("forewarn.host")
 
-_SAVE_S = 1.0
 _REPORT_S = 10.0
 _ENABLED_S = 5.0
 
@@ -55,6 +55,7 @@ class Remote:
         self._file = file
         self._heard_s: float | None = None
         self._is_changed = asyncio.Event()
+        self._told: list[HostState | Document] = []
         self._reported: dict[str, datetime] = {}
         self._show(state)
 
@@ -114,14 +115,11 @@ class Remote:
         if self.age_s is None or self.age_s > _ENABLED_S * 4:
             _log.info("following the control plane", replica=self._link.url)
         self._heard_s = uptime_s()
-        if isinstance(told, HostState):
-            if told.host != self._link.host:
-                msg = f"this is the state of host {told.host!r}"
-                raise BadLine(msg)
-            self._show(told)
-            self._is_changed.set()
-        elif isinstance(told, Document):
-            self.feed.publish([told])
+        if isinstance(told, HostState) and told.host != self._link.host:
+            msg = f"this is the state of host {told.host!r}"
+            raise BadLine(msg)
+        if told is not None:
+            self._told.append(told)
             self._is_changed.set()
 
     def _show(self, state: HostState) -> None:
@@ -159,17 +157,36 @@ class Remote:
     # The copy on disk
 
     async def save(self) -> None:
-        """Keep what is known on disk, at most once a second, until cancelled."""
+        """Keep what is told on disk, and show it then, until cancelled: what was shown once is known after a crash."""
         while True:
             await self._is_changed.wait()
             self._is_changed.clear()
+            told, self._told = self._told, []
             if self._file is not None:
-                content = state_line(self._known())
                 try:
-                    await asyncio.to_thread(_write, self._file, content)
+                    await asyncio.to_thread(_write, self._file, state_line(self._after(told)))
                 except OSError as error:
                     _log.warning("the state file cannot be written", file=str(self._file), error=error.strerror)
-            await asyncio.sleep(_SAVE_S)
+            for each in told:
+                if isinstance(each, HostState):
+                    self._show(each)
+                else:
+                    self.feed.publish([each])
+
+    def _after(self, told: Sequence[HostState | Document]) -> HostState:
+        """What is known once these are shown."""
+        known = self._known()
+        documents = {document.audience.key: document for document in known.documents}
+        for each in told:
+            if isinstance(each, HostState) and each.position >= known.position:
+                known = each
+                keys = {document.audience.key for document in each.documents}
+                documents = {key: document for key, document in documents.items() if key in keys}
+            for document in each.documents if isinstance(each, HostState) else (each,):
+                before = documents.get(document.audience.key)
+                if before is None or _number(before) <= _number(document):
+                    documents[document.audience.key] = document
+        return replace(known, documents=tuple(documents[key] for key in sorted(documents)))
 
     def _known(self) -> HostState:
         keys = {self.identity.audience(vm.name) for vm in self.identity.vms}
@@ -182,6 +199,10 @@ class Remote:
             first_answer_delay_s=self._state.first_answer_delay_s,
             documents=tuple(document for document in documents if document is not None),
         )
+
+
+def _number(document: Document) -> tuple[int, int]:
+    return document.audience.epoch, document.audience.incarnation
 
 
 def read_state(file: Path, host: str) -> HostState | None:
