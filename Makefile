@@ -21,7 +21,7 @@ demo: ## Show the main job from end to end, in under 30 s
 test: .venv/.dev ## Run the quick tests, in random order
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not namespaces" $(ARGS)
 
-test-slow: .venv/.dev ## Run the slow tests: kill -9, network namespaces, PostgreSQL, other handlers
+test-slow: .venv/.dev .venv/.libvirt ## Run the slow tests: kill -9, network namespaces, PostgreSQL, other handlers
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or namespaces" $(ARGS)
 
 lint: .venv/.dev ## Check style, types and layers
@@ -46,6 +46,7 @@ constraints: ## Write constraints.txt anew, with today's versions
 	"$$scratch/bin/pip" install --quiet --disable-pip-version-check -e '.[server,postgresql,dev]' hatchling editables; \
 	sed '/^[^#]/d' constraints.txt > "$$scratch/constraints.txt"; \
 	"$$scratch/bin/pip" freeze --exclude-editable --disable-pip-version-check >> "$$scratch/constraints.txt"; \
+	grep '^libvirt-python==' constraints.txt >> "$$scratch/constraints.txt"; \
 	cp "$$scratch/constraints.txt" constraints.txt
 
 clean: ## Remove what builds and tests left behind; .venv stays
@@ -61,6 +62,14 @@ endif
 
 .venv/.server: EXTRAS := server
 .venv/.dev: EXTRAS := server,postgresql,dev
+
+# libvirt's library is built here, against the libvirt of this machine; without that its tests say what is missing.
+.venv/.libvirt: .venv/.dev
+	@if pkg-config --exists libvirt 2> /dev/null; then \
+	echo "Building libvirt's library into .venv"; \
+	$(BIN)/pip install --no-input --quiet --disable-pip-version-check -c constraints.txt libvirt-python > .venv/pip.log 2>&1 \
+	|| { cat .venv/pip.log >&2; echo "pip failed; its output is above" >&2; exit 1; }; fi
+	@touch $@
 
 # The first constraint is for Forewarn, the two in the environment are for what builds it (older and newer pip).
 .venv/.server .venv/.dev: pyproject.toml constraints.txt

@@ -21,6 +21,7 @@ from typing import Any
 import uvicorn
 
 from forewarn.actuators import Actuator
+from forewarn.actuators.choose import make_actuator
 from forewarn.auth import Tokens, operator_token
 from forewarn.backend import Backend
 from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock
@@ -78,7 +79,7 @@ class Service:
             settings,
             store=self.store,
             clock=self.clock,
-            actuator=actuator,
+            actuator=actuator or make_actuator(settings, self.clock),
             write=threaded(self._writer),
             read=threaded(self._reader),
             on_lateness=self._observe_lateness,
@@ -96,7 +97,7 @@ class Service:
         )
         fleet = Fleet(
             is_leader=lambda: self.engine.leadership.is_held,
-            skew_s=lambda: self.engine.leadership.skew.total_seconds(),
+            skew_s=self._skew_s,
             watches=hub.__len__,
         )
         self.metrics = Metrics(self.traffic, self.feed, lambda: self.endpoint.connections, fleet)
@@ -114,9 +115,13 @@ class Service:
             request_vms_max=settings.request_vms_max,
             journal=self.journal,
             has_faults=settings.fault_injection,
+            may_run_commands=settings.health_commands,
         )
         self.engine.listeners += [self.metrics.notice, self.context.notice]
         self.backend.on_news.append(self.context.notice)
+
+    def _skew_s(self) -> float:
+        return self.engine.leadership.skew.total_seconds()
 
     def _observe_lateness(self, late_s: float) -> None:
         self.metrics.observe_lateness(late_s)

@@ -14,7 +14,7 @@ from tests.support.hypervisor import NEEDS_LIBVIRT
 
 pytestmark = pytest.mark.anyio
 
-EVERY = [pytest.param(name, marks=NEEDS_LIBVIRT if name == "libvirt" else ()) for name in ACTUATORS]
+EVERY = [pytest.param(name, marks=[pytest.mark.slow, NEEDS_LIBVIRT] if name == "libvirt" else ()) for name in ACTUATORS]
 REAL = EVERY[1:]
 
 MOMENTS_S = (0.0, 0.001, 0.005, 0.02, 0.04)

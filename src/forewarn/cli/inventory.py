@@ -10,6 +10,7 @@ import typer
 
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection
+from forewarn.cli.inventory_libvirt import add_from_libvirt
 from forewarn.cli.output import Output
 from forewarn.errors import ConfigError
 
@@ -21,6 +22,7 @@ _NOTHING: tuple[object, ...] = (None, "", [], {})
 def add_inventory(app: typer.Typer) -> None:
     """Add the commands of `inventory`."""
     noun = group(app, "inventory", "Declare hosts, scopes and VMs.", "Declare")
+    add_from_libvirt(noun)
 
     @command(
         noun, "apply", "forewarn inventory apply inventory.yaml", "generate-inventory | forewarn inventory apply -"

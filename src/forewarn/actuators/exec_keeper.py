@@ -1,0 +1,173 @@
+"""Runs one command, and stays with it when the service does not.
+
+A program of its own, started by `exec_run`, that imports nothing of Forewarn: it begins in milliseconds. The service
+may stop, crash or be replaced meanwhile; the command goes on, still has somebody to write to and a deadline, and what
+became of it stands in the folder of its run:
+
+========  ==========================================================
+lock      locked for as long as this program lives
+input     what the command reads, written by the service
+keeper    the id of this process, written before the command begins
+result    JSON, written when the command has ended
+========  ==========================================================
+
+It reads no clock. The timer that guards the deadline also tells how long the command took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from types import FrameType
+
+__all__ = ["Keeper", "main", "write_whole"]
+
+GRACE_S = 3.0
+"""From asking a command to end until it is killed."""
+
+DRAIN_BYTES_MAX = 1 << 20
+"""How much is read on after the command's end: what it left in the background may write for ever."""
+
+CHUNK_BYTES = 1 << 16
+
+
+class Keeper:
+    """One command, from its start to its result.
+
+    Args:
+        folder: Of the run.
+        deadline_s: Then it is ended, with its process group.
+        output_size_bytes_max: How much of the end of its output is kept; both streams together.
+    """
+
+    def __init__(self, folder: str, deadline_s: float, output_size_bytes_max: int) -> None:
+        self._folder = folder
+        self._deadline_s = deadline_s
+        self._output_size_bytes_max = output_size_bytes_max
+        self._kept = bytearray()
+        self._group = 0
+        self._is_late = False
+        self._is_stopped = False
+        self._took_s = deadline_s
+
+    def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Begin; whoever stops this program from now on stops the command.
+
+        Raises:
+            OSError: It cannot be run.
+        """
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGALRM, self._expire)
+        with open(os.path.join(self._folder, "input"), "rb") as given:  # noqa: PTH118, PTH123 - pathlib costs a start
+            process = subprocess.Popen(  # noqa: S603 - the operator's command, without a shell
+                list(command), stdin=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self._group = process.pid
+        if self._is_stopped:
+            self._ask()
+        else:
+            signal.setitimer(signal.ITIMER_REAL, self._deadline_s)
+        return process
+
+    def follow(self, process: subprocess.Popen[bytes]) -> None:
+        """Read what it says until it ends, then write down what became of it."""
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        pipe = process.stdout.fileno()
+        os.set_blocking(pipe, False)
+        ended = os.pidfd_open(process.pid)
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            selector.register(ended, selectors.EVENT_READ)
+            while ended not in (ready := [key.fd for key, _ in selector.select()]):
+                if ready and not self._read(pipe):
+                    selector.unregister(pipe)
+        left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+        if not (self._is_late or self._is_stopped):
+            self._took_s = self._deadline_s - left_s
+        else:
+            self._kill(signal.SIGKILL)
+        status = process.wait()
+        for _ in range(DRAIN_BYTES_MAX // CHUNK_BYTES):
+            if not self._read(pipe, is_empty_the_end=True):
+                break
+        self._write(status)
+
+    def _read(self, pipe: int, *, is_empty_the_end: bool = False) -> bool:
+        """Take what is there; hands back whether more may come."""
+        try:
+            chunk = os.read(pipe, CHUNK_BYTES)
+        except BlockingIOError:
+            return not is_empty_the_end
+        self._kept += chunk
+        del self._kept[: max(len(self._kept) - self._output_size_bytes_max, 0)]
+        return bool(chunk)
+
+    def _write(self, status: int) -> None:
+        result = {
+            "status": status,
+            "took_s": round(self._took_s, 3),
+            "is_late": self._is_late,
+            "is_stopped": self._is_stopped,
+            "output": self._kept.decode("utf-8", "replace"),
+        }
+        write_whole(self._folder, "result", json.dumps(result))
+
+    def _expire(self, _number: int, _frame: FrameType | None) -> None:
+        """The deadline has come, or the grace after it is over."""
+        if self._is_late or self._is_stopped:
+            self._kill(signal.SIGKILL)
+            return
+        self._is_late = True
+        self._ask()
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        """Somebody wants it to end."""
+        if not (self._is_late or self._is_stopped):
+            self._is_stopped = True
+            self._ask()
+
+    def _ask(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, GRACE_S)
+        self._kill(signal.SIGTERM)
+
+    def _kill(self, number: signal.Signals) -> None:
+        if self._group:  # 0 would be our own
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._group, number)
+
+
+def write_whole(folder: str, name: str, text: str) -> None:
+    """Write a file that is there with all of its text, or not at all."""
+    path = os.path.join(folder, name)  # noqa: PTH118 - pathlib costs a start
+    with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.new", path)  # noqa: PTH105 - as above
+
+
+def main(folder: str, deadline_s: str, output_size_bytes_max: str, *command: str) -> None:
+    """Leave the service, begin, and say on standard output in a line why that was impossible; nothing: it has begun."""
+    if os.fork():
+        os._exit(0)  # nobody has to wait for what the service started: it is nobody's child
+    keeper = Keeper(folder, float(deadline_s), int(output_size_bytes_max))
+    write_whole(folder, "keeper", str(os.getpid()))
+    try:
+        process = keeper.start(command)
+    except OSError as error:
+        os.write(1, f"cannot run {command[0]}: {error.strerror}\n".encode())
+        return
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    keeper.follow(process)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,330 @@
+"""Connections to libvirt, each with a thread of its own: its calls block, and a broken host answers none of them.
+
+A call has a deadline. When it comes, the thread is left alone with its call, and the next call gets a new thread with a
+new connection. What was left alone touches nothing more: before each step a job asks whether it is still wanted.
+"""
+
+# ruff: noqa: N802 - the names are libvirt's
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from forewarn.actuators.payload import as_reason
+from forewarn.errors import ActuatorError, ConfigError
+
+__all__ = ["Connect", "Domain", "Line", "Session", "load_libvirt", "open_connection"]
+
+T = TypeVar("T")
+
+HANGING_MAX = 4
+"""Threads of one connection that may hang at the same time; beyond it calls are refused."""
+
+_KEEPALIVE_S = 5
+_KEEPALIVE_COUNT = 3
+_JOIN_S = 2.0
+_LOOK_S = 0.005
+
+
+class Domain(Protocol):
+    """What is used of ``libvirt.virDomain``."""
+
+    def name(self) -> str: ...
+    def ID(self) -> int: ...
+    def UUIDString(self) -> str: ...
+    def state(self, flags: int = 0) -> list[int]: ...
+    def isPersistent(self) -> int: ...
+    def isActive(self) -> int: ...
+    def suspend(self) -> int: ...
+    def resume(self) -> int: ...
+    def shutdown(self) -> int: ...
+    def destroy(self) -> int: ...
+    def create(self) -> int: ...
+    def undefine(self) -> int: ...
+    def undefineFlags(self, flags: int = 0) -> int: ...
+    def XMLDesc(self, flags: int = 0) -> str: ...
+    def metadata(self, type: int, uri: str, flags: int = 0) -> str: ...
+    def setMetadata(self, type: int, metadata: str | None, key: str, uri: str, flags: int = 0) -> int: ...
+    def jobInfo(self) -> list[int]: ...
+    def jobStats(self, flags: int = 0) -> dict[str, int]: ...
+    def abortJob(self) -> int: ...
+    def migrateToURI3(self, dconnuri: str, params: dict[str, str], flags: int = 0) -> int: ...
+
+
+class Connect(Protocol):
+    """What is used of ``libvirt.virConnect``."""
+
+    def lookupByName(self, name: str) -> Domain: ...
+    def listAllDomains(self, flags: int = 0) -> list[Domain]: ...
+    def defineXML(self, xml: str) -> Domain: ...
+    def getLibVersion(self) -> int: ...
+    def getHostname(self) -> str: ...
+    def isAlive(self) -> int: ...
+    def setKeepAlive(self, interval: int, count: int) -> int: ...
+    def domainEventRegisterAny(self, dom: None, eventID: int, cb: Callable[..., None], opaque: None) -> int: ...  # noqa: N803
+    def domainEventDeregisterAny(self, callbackID: int) -> int: ...  # noqa: N803
+    def close(self) -> int: ...
+
+
+_loading = threading.Lock()
+_loaded: list[Any] = []
+
+
+def load_libvirt() -> Any:  # noqa: ANN401 - the library has no types
+    """The library, with its event loop running: without one it neither notices dead peers nor tells of events.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    with _loading:
+        if not _loaded:
+            try:
+                library = importlib.import_module("libvirt")
+            except ImportError as error:
+                msg = "libvirt's library for Python is missing: pip install 'forewarn[libvirt]'"
+                raise ConfigError(msg) from error
+            library.registerErrorHandler(lambda *_: None, None)  # they are raised as well; stderr is for our log
+            library.virEventRegisterDefaultImpl()
+            threading.Thread(target=_turn, args=(library,), name="forewarn-libvirt-events", daemon=True).start()
+            _loaded.append(library)
+        return _loaded[0]
+
+
+def _turn(library: Any) -> None:  # noqa: ANN401 - the library has no types
+    while True:
+        with contextlib.suppress(library.libvirtError):
+            library.virEventRunDefaultImpl()
+
+
+def open_connection(uri: str) -> Connect:
+    """A connection that notices when the other side dies. Blocks.
+
+    Raises:
+        ActuatorError: There is none to be had.
+    """
+    library = load_libvirt()
+    try:
+        connect: Connect = library.open(uri)
+    except library.libvirtError as error:
+        msg = f"cannot connect to libvirt at {uri}: {as_reason(str(error))}"
+        raise ActuatorError(msg) from error
+    with contextlib.suppress(library.libvirtError):  # a local driver has no peer that could die
+        connect.setKeepAlive(_KEEPALIVE_S, _KEEPALIVE_COUNT)
+    return connect
+
+
+class Abandoned(Exception):
+    """The job has taken too long, and nobody waits for it any more."""
+
+
+class Session:
+    """What a job works with.
+
+    Attributes:
+        connect: The connection.
+        library: libvirt's module, for its constants and its error.
+    """
+
+    def __init__(self, connect: Connect, is_abandoned: threading.Event) -> None:
+        self.connect = connect
+        self.library = load_libvirt()
+        self._is_abandoned = is_abandoned
+
+    def go_on(self) -> None:
+        """To be called before anything that changes something.
+
+        Raises:
+            Abandoned: Another thread may be at it by now.
+        """
+        if self._is_abandoned.is_set():
+            raise Abandoned
+
+    def find(self, name: str) -> Domain | None:
+        """The domain of that name; None: there is none."""
+        try:
+            return self.connect.lookupByName(name)
+        except self.library.libvirtError as error:
+            if self.is_absence(error):
+                return None
+            raise
+
+    def is_absence(self, error: Any) -> bool:  # noqa: ANN401 - libvirt's error
+        """Whether it says that there is no such domain; one that was found a moment ago may have moved on."""
+        return bool(error.get_error_code() == self.library.VIR_ERR_NO_DOMAIN)
+
+
+class Line:
+    """One connection to one libvirt, used by one job after the other.
+
+    Args:
+        uri: libvirt's, for example ``qemu:///system``.
+        deadline: For one job, from its turn on; None: it may take as long as it takes.
+    """
+
+    def __init__(self, uri: str, deadline: timedelta | None) -> None:
+        self.uri = uri
+        self._deadline_s = None if deadline is None else deadline.total_seconds()
+        self._worker: _Worker | None = None
+        self._hanging: list[_Worker] = []
+
+    async def call(self, work: Callable[[Session], T]) -> T:
+        """Run `work` on the thread, once more with a new connection if that broke: it must bear repetition.
+
+        Cancelled before its turn, it is not run; later, it goes on to its end.
+
+        Raises:
+            ActuatorError: libvirt refuses, cannot be reached, or does not answer in time.
+        """
+        worker = self._worker or self._hire()
+        loop = asyncio.get_running_loop()
+        job: _Job[T] = _Job(work, loop.create_future(), partial(self._watch, worker))
+        worker.give(job)
+        return await job.future
+
+    def _watch(self, worker: _Worker, job: _Job[Any]) -> None:
+        """Its turn has come. The deadline holds also when nobody waits for the job any more."""
+        if self._deadline_s is not None and not job.has_ended:
+            job.timer = asyncio.get_running_loop().call_later(self._deadline_s, self._expire, worker, job)
+
+    def _expire(self, worker: _Worker, job: _Job[Any]) -> None:
+        if self._worker is worker:
+            self._worker = None
+        self._hanging.append(worker)
+        worker.leave()
+        job.fail(ActuatorError(f"libvirt at {self.uri} did not answer within {self._deadline_s:g} s"))
+
+    def _hire(self) -> _Worker:
+        self._hanging = [worker for worker in self._hanging if worker.is_alive()]
+        if len(self._hanging) >= HANGING_MAX:
+            msg = f"libvirt at {self.uri} does not answer: {HANGING_MAX} calls hang"
+            raise ActuatorError(msg)
+        self._worker = _Worker(self.uri)
+        self._worker.start()
+        return self._worker
+
+    async def close(self) -> None:
+        """Close the connection once the jobs that were given have ended; one that hangs is left alone."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.give(None)
+            for _ in range(round(_JOIN_S / _LOOK_S)):
+                if not worker.is_alive():
+                    break
+                await asyncio.sleep(_LOOK_S)
+
+
+class _Job(Generic[T]):
+    """Something to be done on the thread of a line, for somebody who waits in the event loop."""
+
+    def __init__(
+        self, work: Callable[[Session], T], future: asyncio.Future[T], on_turn: Callable[[_Job[T]], None]
+    ) -> None:
+        self.work = work
+        self.future = future
+        self.has_ended = False
+        self.timer: asyncio.TimerHandle | None = None
+        self._on_turn = on_turn
+        self._loop = future.get_loop()
+
+    def begin(self) -> bool:
+        """On the thread: its turn has come; hands back whether it is still wanted."""
+        if self.future.cancelled():
+            return False
+        self._tell(self._on_turn, self)
+        return True
+
+    def end(self, result: T) -> None:
+        """On the thread: it has been done."""
+        self._tell(self._end, result, None)
+
+    def fail_later(self, error: BaseException) -> None:
+        """On the thread: it has failed."""
+        self._tell(self._end, None, error)
+
+    def fail(self, error: BaseException) -> None:
+        """In the loop: nobody waits for it any longer."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def _end(self, result: T, error: BaseException | None) -> None:
+        self.has_ended = True
+        if self.timer is not None:
+            self.timer.cancel()
+        if error is not None:
+            self.fail(error)
+        elif not self.future.done():
+            self.future.set_result(result)
+
+    def _tell(self, function: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left who could want to know
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+class _Worker(threading.Thread):
+    """The thread of a line, with its connection. It does not keep the process from ending."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(name=f"forewarn-libvirt {uri}", daemon=True)
+        self._uri = uri
+        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._connect: Connect | None = None
+        self._is_abandoned = threading.Event()
+
+    def give(self, job: _Job[Any] | None) -> None:
+        """Have a job done; None: end after those that it has."""
+        self._jobs.put(job)
+
+    def leave(self) -> None:
+        """In the loop: refuse the jobs that wait, and end when the one under way lets it."""
+        self._is_abandoned.set()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                job = self._jobs.get_nowait()
+                if job is not None:
+                    job.fail(ActuatorError(f"libvirt at {self._uri} did not answer the call before"))
+        self._jobs.put(None)
+
+    def run(self) -> None:
+        """One job after the other."""
+        while (job := self._jobs.get()) is not None:
+            if job.begin():
+                try:
+                    job.end(self._do(job.work))
+                except BaseException as error:  # noqa: BLE001 - whoever waits for the job gets it
+                    job.fail_later(error)
+        self._drop()
+
+    def _do(self, work: Callable[[Session], T]) -> T:
+        library = load_libvirt()
+        for is_last in (False, True):
+            if self._connect is None or not self._is_connected():
+                self._drop()
+                self._connect = open_connection(self._uri)
+            try:
+                return work(Session(self._connect, self._is_abandoned))
+            except library.libvirtError as error:
+                if is_last or self._is_connected():
+                    msg = f"libvirt at {self._uri}: {as_reason(str(error))}"
+                    raise ActuatorError(msg) from error
+        raise AssertionError  # pragma: no cover - the second time returns or raises
+
+    def _is_connected(self) -> bool:
+        library = load_libvirt()
+        try:
+            return self._connect is not None and self._connect.isAlive() == 1
+        except library.libvirtError:
+            return False
+
+    def _drop(self) -> None:
+        connect, self._connect = self._connect, None
+        if connect is not None:
+            with contextlib.suppress(load_libvirt().libvirtError):
+                connect.close()

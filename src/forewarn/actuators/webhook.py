@@ -1,0 +1,245 @@
+"""An actuator that asks a service of the operator's, over HTTP.
+
+==============  ====================================================================
+begin           ``POST URL`` with the maintenance as JSON, ``Idempotency-Key: ID``
+how far is it   ``GET URL/ID``; 404: nothing was begun under that id
+stop            ``DELETE URL/ID``; 404: there is nothing to stop
+==============  ====================================================================
+
+Each request bears ``Forewarn-Signature: t=SECONDS,v1=HEX``: the HMAC-SHA256, under the shared secret, of the seconds, a
+dot, and the body; where there is no body, of the method, a space and the target, so that a signed look cannot be made a
+signed stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from forewarn.actuators.contract import Progress
+from forewarn.actuators.payload import as_reason, encode
+from forewarn.clock import Clock, RealClock
+from forewarn.core.model import Maintenance
+from forewarn.errors import ActuatorError, ConfigError
+
+__all__ = ["SIGNATURE", "Webhook", "sign"]
+
+SIGNATURE = "Forewarn-Signature"
+"""The header that says who sent it, and when."""
+
+_CHECK_ID = "forewarn-check"
+_SPAN_MAX_S = 86_400.0
+_IS_ANSWER = frozenset({HTTPStatus.OK, HTTPStatus.CREATED})
+_IS_GONE = frozenset({HTTPStatus.OK, HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND})
+
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Answer(BaseModel):
+    """What the operator's service says of a maintenance; what else it says is its own affair."""
+
+    model_config = ConfigDict(strict=True)
+
+    state: Literal["running", "completed", "failed", "unknown"]
+    check_after_s: _Seconds | None = None
+    impacted: bool | None = None
+    impact_s: _Seconds | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    status: int
+    body: bytes
+
+
+class Webhook:
+    """Has maintenances carried out by a service behind a URL.
+
+    Args:
+        url: ``https://…``, or ``http://…``; a query is kept.
+        secret: Shared with that service; both sign and check with it.
+        deadline: For a whole call, from the connection to the last byte of the answer.
+        answer_size_bytes_max: Largest answer.
+        look_every: From one look to the next, where the service names no span.
+        clock: What the signatures' seconds are taken from; None for the machine's, which is the receiver's too.
+
+    Raises:
+        ConfigError: The URL is none, or the secret is empty.
+    """
+
+    is_observable = True
+
+    def __init__(  # noqa: PLR0913 - two that say where, four with a default
+        self,
+        url: str,
+        secret: str,
+        *,
+        deadline: timedelta = timedelta(seconds=20),
+        answer_size_bytes_max: int = 64 << 10,
+        look_every: timedelta = timedelta(seconds=5),
+        clock: Clock | None = None,
+    ) -> None:
+        self._url = _parsed(url)
+        if not secret:
+            msg = "the webhook needs a secret: set webhook_secret_file"
+            raise ConfigError(msg, setting="webhook_secret_file")
+        self._secret = secret.encode()
+        self._deadline_s = deadline.total_seconds()
+        self._answer_size_bytes_max = answer_size_bytes_max
+        self._look_every = look_every
+        self._clock = clock or RealClock()
+        self._client: httpx.AsyncClient | None = None
+
+    @property
+    def _label(self) -> str:
+        """The other side's name in messages: without a password, a path or a query."""
+        return f"the webhook at {self._url.host}"
+
+    def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
+        """Say what would be sent where."""
+        where = self._url.copy_with(userinfo=b"", query=None)
+        return (f"POST maintenance {maintenance.id} of {', '.join(maintenance.vms)} to {where}",)
+
+    async def check(self) -> None:
+        """Ask about a maintenance that there never was: the answer is expected to be 404, or to be understood."""
+        reply = await self._call("GET", self._target(_CHECK_ID))
+        if reply.status != HTTPStatus.NOT_FOUND:
+            self._answer(reply)
+
+    async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
+        """POST it; the service behind the URL knows by the key what it was told before."""
+        headers = {"Idempotency-Key": quote(maintenance.id, safe=""), "Content-Type": "application/json"}
+        reply = await self._call("POST", self._url, encode(maintenance), headers)
+        return self._progress(reply, now)
+
+    async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:
+        """GET it; 404: nothing was begun."""
+        reply = await self._call("GET", self._target(maintenance.id))
+        return None if reply.status == HTTPStatus.NOT_FOUND else self._progress(reply, now)
+
+    async def abort(self, maintenance: Maintenance, now: datetime) -> None:  # noqa: ARG002 - the contract's
+        """DELETE it."""
+        reply = await self._call("DELETE", self._target(maintenance.id))
+        if reply.status not in _IS_GONE:
+            msg = f"{self._label} answered {reply.status} to DELETE; expected 200, 202, 204 or 404"
+            raise ActuatorError(msg)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def _target(self, id: str) -> httpx.URL:
+        path, separator, query = self._url.raw_path.partition(b"?")
+        return self._url.copy_with(raw_path=path.rstrip(b"/") + b"/" + quote(id, safe="").encode() + separator + query)
+
+    async def _call(
+        self, method: str, url: httpx.URL, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> _Reply:
+        """One request, its answer read up to the limit.
+
+        Raises:
+            ActuatorError: There is no whole answer in time, or it is too large.
+        """
+        signed = body or f"{method} {url.raw_path.decode('ascii')}".encode()
+        stamp = sign(self._secret, signed, math.floor(self._clock.now().timestamp()))
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await self._exchange(method, url, body, {SIGNATURE: stamp} | dict(headers or {}))
+        except TimeoutError as error:
+            msg = f"{self._label} gave no whole answer to {method} within {self._deadline_s:g} s"
+            raise ActuatorError(msg) from error
+        except httpx.HTTPError as error:
+            words = as_reason(str(error)) or type(error).__name__
+            msg = f"{self._label} could not be asked ({method}): {words}"
+            raise ActuatorError(msg) from error
+
+    async def _exchange(self, method: str, url: httpx.URL, body: bytes, headers: dict[str, str]) -> _Reply:
+        if self._client is None:
+            # The deadline of the whole call comes before any of its parts'. What is not compressed cannot grow.
+            self._client = httpx.AsyncClient(
+                trust_env=False,
+                follow_redirects=False,
+                timeout=2 * self._deadline_s,
+                headers={"Accept-Encoding": "identity"},
+            )
+        received = bytearray()
+        async with self._client.stream(method, url, content=body or None, headers=headers) as response:
+            async for chunk in response.aiter_raw():
+                received += chunk
+                if len(received) > self._answer_size_bytes_max:
+                    msg = f"{self._label} answered with more than {self._answer_size_bytes_max} bytes"
+                    raise ActuatorError(msg)
+        return _Reply(response.status_code, bytes(received))
+
+    def _progress(self, reply: _Reply, now: datetime) -> Progress:
+        """What the answer means.
+
+        Raises:
+            ActuatorError: It says that it failed, or does not say anything that can be understood.
+        """
+        if reply.status == HTTPStatus.ACCEPTED:
+            return Progress(check_at=now + self._look_every)
+        answer = self._answer(reply)
+        match answer.state:
+            case "running":
+                after_s = self._look_every.total_seconds() if answer.check_after_s is None else answer.check_after_s
+                check_at = now + timedelta(seconds=min(after_s, _SPAN_MAX_S))
+                return Progress(is_impacted=bool(answer.impacted), check_at=check_at)
+            case "completed":
+                return Progress(is_impacted=answer.impacted is not False, is_complete=True, impact_s=answer.impact_s)
+            case "failed":
+                msg = f"{self._label} failed: {as_reason(answer.reason) or 'it gave no reason'}"
+                raise ActuatorError(msg)
+            case "unknown":
+                msg = f"{self._label} cannot say: {as_reason(answer.reason) or 'it gave no reason'}"
+                raise ActuatorError(msg)
+
+    def _answer(self, reply: _Reply) -> _Answer:
+        if reply.status not in _IS_ANSWER:
+            msg = f"{self._label} answered {reply.status}; expected 200, 201 or 202"
+            raise ActuatorError(msg)
+        try:
+            return _Answer.model_validate_json(reply.body)
+        except ValidationError as error:
+            fault = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in fault["loc"])
+            words = f"{where}: {fault['msg']}" if where else fault["msg"]
+            msg = as_reason(f"{self._label} answered {reply.status}, but not as agreed: {words}")
+            raise ActuatorError(msg) from error
+
+
+def sign(secret: bytes, signed: bytes, at_s: int) -> str:
+    """The value of `SIGNATURE`.
+
+    Args:
+        secret: Shared with the receiver.
+        signed: The body; without one, method, space and target.
+        at_s: Seconds since 1970, UTC.
+    """
+    digest = hmac.new(secret, str(at_s).encode() + b"." + signed, hashlib.sha256).hexdigest()
+    return f"t={at_s},v1={digest}"
+
+
+def _parsed(url: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, TypeError, ValueError):
+        parsed = httpx.URL("")
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        msg = "the webhook's URL is expected to begin with https:// or http://: set webhook_url"
+        raise ConfigError(msg, setting="webhook_url")
+    return parsed

@@ -1,0 +1,114 @@
+"""Connections to libvirt: calls that hang, break, are refused, or that nobody waits for any more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from forewarn.actuators.libvirt_connection import HANGING_MAX, Line, Session
+from forewarn.errors import ActuatorError
+from tests.support.actuated import until
+from tests.support.hypervisor import NEEDS_LIBVIRT, URI, Hypervisor, hypervisor
+
+pytestmark = [pytest.mark.anyio, NEEDS_LIBVIRT]
+
+
+@pytest.fixture
+def world() -> Iterator[Hypervisor]:
+    with hypervisor() as made:
+        made.define("web-0")
+        yield made
+
+
+async def test_a_call_that_hangs_is_left_alone_and_touches_nothing_more(world: Hypervisor) -> None:
+    line = Line(URI, timedelta(milliseconds=200))
+    release, ended = threading.Event(), threading.Event()
+
+    def hang(session: Session) -> None:
+        release.wait(10)
+        try:
+            session.go_on()
+            session.connect.lookupByName("web-0").suspend()
+        finally:
+            ended.set()
+
+    with pytest.raises(ActuatorError, match=f"libvirt at {URI} did not answer within 0.2 s"):
+        await line.call(hang)
+    assert await line.call(lambda session: session.connect.isAlive()) == 1
+    release.set()
+    await asyncio.to_thread(ended.wait, 10)
+    assert world.state("web-0") == "running"
+    await line.close()
+
+
+async def test_the_deadline_of_a_call_holds_when_nobody_waits_for_it_any_more(world: Hypervisor) -> None:
+    line = Line(URI, timedelta(milliseconds=200))
+    release = threading.Event()
+    waiting = asyncio.create_task(line.call(lambda _session: release.wait(10)))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(ActuatorError, match="did not answer the call before"):
+        await line.call(lambda session: session.connect.isAlive())
+    assert await line.call(lambda session: session.connect.isAlive()) == 1
+    release.set()
+    await line.close()
+
+
+async def test_a_call_cancelled_before_its_turn_is_not_made(world: Hypervisor) -> None:
+    line = Line(URI, timedelta(seconds=5))
+    release = threading.Event()
+    made: list[int] = []
+    first = asyncio.create_task(line.call(lambda _session: release.wait(10)))
+    second = asyncio.create_task(line.call(lambda _session: made.append(1)))
+    await asyncio.sleep(0.02)
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    release.set()
+    assert await first
+    await line.close()
+    assert made == []
+
+
+async def test_not_more_than_a_few_calls_may_hang(world: Hypervisor) -> None:
+    line = Line(URI, timedelta(milliseconds=100))
+    release = threading.Event()
+    for _ in range(HANGING_MAX):
+        with pytest.raises(ActuatorError, match="did not answer within"):
+            await line.call(lambda _session: release.wait(10))
+    with pytest.raises(ActuatorError, match=f"{HANGING_MAX} calls hang"):
+        await line.call(lambda _session: None)
+    release.set()
+    await until(lambda: not any(worker.is_alive() for worker in line._hanging))
+    assert await line.call(lambda session: session.connect.isAlive()) == 1
+    await line.close()
+
+
+async def test_a_connection_that_breaks_is_made_anew_and_the_call_is_repeated(world: Hypervisor) -> None:
+    line = Line(URI, timedelta(seconds=5))
+    seen: list[Any] = []
+
+    def look(session: Session) -> int:
+        seen.append(session.connect)
+        if len(seen) == 1:
+            session.connect.close()
+        return session.connect.lookupByName("web-0").ID()
+
+    assert await line.call(look) == world.domain("web-0").ID()
+    assert len(seen) == 2
+    await line.close()
+
+
+async def test_what_libvirt_refuses_is_an_error_with_its_words(world: Hypervisor) -> None:
+    line = Line(URI, timedelta(seconds=5))
+    with pytest.raises(ActuatorError, match=f"libvirt at {URI}: .*running"):
+        await line.call(lambda session: session.connect.lookupByName("web-0").create())
+    await line.close()
+    nowhere = Line("qemu+unix:///system?socket=/no/such/socket", timedelta(seconds=5))
+    with pytest.raises(ActuatorError, match=r"cannot connect to libvirt at qemu.*: .*No such file"):
+        await nowhere.call(lambda session: session.connect.isAlive())
+    await nowhere.close()
