@@ -203,7 +203,10 @@ class _Turn:
             self._rollout = rollout_steps.observe(self._rollout, facts, now)
             steps = rollout_steps.next_steps(self._rollout, self._inventory, facts, now)
             for each in steps:
+                failures = self._rollout.failures
                 self._carry_out(each, now)
+                if self._rollout.failures > failures:
+                    break  # the rest was decided without this failure
             if not steps or isinstance(steps[-1], Wait):
                 self.has_more = False
                 break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import resources
@@ -10,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from forewarn.config import said_settings
 from forewarn.core.inventory import Inventory
 from forewarn.errors import ConfigError, InvalidRequest, NotFound
 from forewarn.testing.scenario import MODES, FaultStep, HostStep, Mode, ScenarioIn, Schedule, Step, VmStep
 from forewarn.wire.inventory import parse_inventory
+from forewarn.wire.yaml_source import Place, YamlSource
 
 __all__ = ["Scenario", "load_scenario", "parse_scenario", "shipped_scenarios"]
 
 _SIZE_BYTES_MAX = 1 << 20
-_DEPTH_MAX = 12
 _SETTINGS = frozenset(
     {
         "announce_delay",
@@ -42,8 +40,6 @@ _SETTINGS = frozenset(
     }
 )
 """Settings that a scenario may have."""
-
-Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +112,8 @@ def parse_scenario(content: bytes, name: str, where: str = "") -> Scenario:
     Raises:
         ConfigError: It cannot be played; with the line, and what was expected.
     """
-    source = _Source(where or name)
-    data = source.read(content)
-    try:
-        parsed = ScenarioIn.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = tuple(part for part in first["loc"] if not _is_of_pydantic(part))
-        raise source.error(place, _words(first, place)) from error
+    source = YamlSource(where or name, size_bytes_max=_SIZE_BYTES_MAX, kind="scenario", fault=ConfigError)
+    parsed = source.validate(ScenarioIn, source.read(content))
     inventory = _inventory(source, parsed)
     _check_steps(source, parsed, inventory)
     settings = _settings(source, parsed)
@@ -141,93 +131,7 @@ def parse_scenario(content: bytes, name: str, where: str = "") -> Scenario:
     )
 
 
-class _Source:
-    """A YAML file, and the line of every part of it."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._lines: dict[Place, int] = {}
-
-    def error(self, place: Place, words: str) -> ConfigError:
-        line = self.line(place)
-        return ConfigError(f"{self._name}:{line}: {words}", line=line)
-
-    def line(self, place: Place) -> int:
-        """Where that part stands; what is missing, where it should."""
-        while place and place not in self._lines:
-            place = place[:-1]
-        return self._lines.get(place, 1)
-
-    def read(self, content: bytes) -> Any:  # noqa: ANN401 - whatever YAML holds
-        if len(content) > _SIZE_BYTES_MAX:
-            msg = f"{self._name}: {len(content)} bytes are more than the {_SIZE_BYTES_MAX} that a scenario may have"
-            raise ConfigError(msg)
-        try:
-            # Aliases are how a small file becomes a large one, so they are refused before anything is put together.
-            for event in yaml.parse(content, yaml.CSafeLoader):
-                if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-                    words = "anchors and aliases are not for scenarios: write it out"
-                    raise self._at(event.start_mark, words)
-            node = yaml.compose(content, yaml.CSafeLoader)
-        except yaml.MarkedYAMLError as error:
-            words = " ".join((error.problem or "no YAML").split())
-            raise self._at(error.problem_mark, f"this is no YAML: {words}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            msg = f"{self._name}: this is no YAML: {' '.join(str(error).split())}"
-            raise ConfigError(msg) from error
-        return None if node is None else self._take(node, ())
-
-    def _at(self, mark: Any, words: str) -> ConfigError:  # noqa: ANN401 - a mark of PyYAML
-        line = 1 if mark is None else mark.line + 1
-        return ConfigError(f"{self._name}:{line}: {words}", line=line)
-
-    def _take(self, node: yaml.Node, place: Place) -> Any:  # noqa: ANN401 - whatever YAML holds
-        self._lines[place] = node.start_mark.line + 1
-        if len(place) > _DEPTH_MAX:
-            raise self._at(node.start_mark, f"this is nested more than {_DEPTH_MAX} deep")
-        if isinstance(node, yaml.MappingNode):
-            return dict(self._pairs(node, place))
-        if isinstance(node, yaml.SequenceNode):
-            return [self._take(item, (*place, number)) for number, item in enumerate(node.value)]
-        assert isinstance(node, yaml.ScalarNode)  # noqa: S101 - there is no fourth kind
-        if node.tag == "tag:yaml.org,2002:timestamp":
-            return node.value
-        try:
-            return yaml.CSafeLoader("").construct_object(node)
-        except yaml.YAMLError as error:
-            raise self._at(node.start_mark, f"{node.value!r} cannot be read as {node.tag}") from error
-
-    def _pairs(self, node: yaml.MappingNode, place: Place) -> Iterator[tuple[str, Any]]:
-        seen: set[str] = set()
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise self._at(key_node.start_mark, "a name is expected before the colon")
-            key = str(key_node.value)
-            if key in seen:
-                raise self._at(key_node.start_mark, f"{key!r} stands twice")
-            seen.add(key)
-            value = self._take(value_node, (*place, key))
-            self._lines[*place, key] = key_node.start_mark.line + 1
-            yield key, value
-
-
-def _is_of_pydantic(part: str | int) -> bool:
-    """Whether a part of a place is pydantic's word for a type, and not in the file."""
-    return isinstance(part, str) and (part.startswith(("function-", "constrained-")) or "[" in part)
-
-
-def _words(fault: Any, place: Place) -> str:  # noqa: ANN401 - a fault as pydantic tells it
-    names = ".".join(str(part) for part in place if isinstance(part, str))
-    if fault["type"] == "extra_forbidden":
-        return f"{place[-1]!r} is not known here"
-    if fault["type"] == "missing":
-        return f"{place[-1]!r} is missing"
-    message = str(fault["msg"]).removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    return f"{names}: {message}" if names else message
-
-
-def _inventory(source: _Source, parsed: ScenarioIn) -> Inventory:
+def _inventory(source: YamlSource, parsed: ScenarioIn) -> Inventory:
     try:
         inventory = parse_inventory(yaml.safe_dump(parsed.inventory).encode())
     except InvalidRequest as error:
@@ -239,7 +143,7 @@ def _inventory(source: _Source, parsed: ScenarioIn) -> Inventory:
     return inventory
 
 
-def _settings(source: _Source, parsed: ScenarioIn) -> dict[str, Any]:
+def _settings(source: YamlSource, parsed: ScenarioIn) -> dict[str, Any]:
     for name in parsed.settings:
         if name not in _SETTINGS:
             expected = ", ".join(sorted(_SETTINGS))
@@ -251,7 +155,7 @@ def _settings(source: _Source, parsed: ScenarioIn) -> dict[str, Any]:
     return dict(parsed.settings)
 
 
-def _check_steps(source: _Source, parsed: ScenarioIn, inventory: Inventory) -> None:
+def _check_steps(source: YamlSource, parsed: ScenarioIn, inventory: Inventory) -> None:
     """What a step names must be there, operations begin once and before they are named, and time does not go back."""
     declared = {
         "VM": {vm.name for vm in inventory.vms},
@@ -274,7 +178,7 @@ def _check_steps(source: _Source, parsed: ScenarioIn, inventory: Inventory) -> N
             least = least + step.at.span if step.at.is_relative else step.at.span
 
 
-def _check_operations(source: _Source, place: Place, step: Step, begun: set[str]) -> None:
+def _check_operations(source: YamlSource, place: Place, step: Step, begun: set[str]) -> None:
     for operation in step.refers:
         if operation not in begun:
             words = f"no step before this one begins an operation {operation!r}: name it there with 'as'"
