@@ -97,10 +97,11 @@ class Backend:
             self.engine.leadership = Leased(shared, clock, f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}", write)
         self.follower = None if shared is None else Follower(shared, self.engine, self._hear)
         self.on_news: list[Callable[[], None]] = []
+        self.actuator = actuator or Simulate(settings.simulate_impact_after, settings.simulate_complete_after)
         self.scheduler = Scheduler(
             self.engine,
             clock,
-            actuator or Simulate(settings.simulate_impact_after, settings.simulate_complete_after),
+            self.actuator,
             _pace(settings),
             on_lateness,
         )
@@ -117,6 +118,7 @@ class Backend:
                 stack.push_async_callback(_stop, asyncio.create_task(leadership.run()))
             if self.follower is not None:
                 stack.push_async_callback(_stop, asyncio.create_task(self.follower.run()))
+            stack.push_async_callback(self.actuator.close)
             task = asyncio.create_task(self.scheduler.run())
             stack.push_async_callback(self._stop_scheduler, task)
             yield
