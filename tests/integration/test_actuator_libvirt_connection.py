@@ -15,7 +15,7 @@ from forewarn.errors import ActuatorError
 from tests.support.actuated import until
 from tests.support.hypervisor import NEEDS_LIBVIRT, URI, Hypervisor, hypervisor
 
-pytestmark = [pytest.mark.anyio, NEEDS_LIBVIRT]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, NEEDS_LIBVIRT]
 
 
 @pytest.fixture

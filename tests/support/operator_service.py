@@ -79,7 +79,8 @@ async def operator_service() -> AsyncIterator[OperatorService]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         serving.add(asyncio.current_task())
         try:
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            # asyncio looks at the outcome of this task, and would complain of one that was cancelled.
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
                 while True:
                     reply = service.reply(await _read(reader))
                     if reply == HANG:

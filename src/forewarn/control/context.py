@@ -25,7 +25,7 @@ from forewarn.scheduler import Scheduler
 from forewarn.store.contract import Reader
 from forewarn.wire.control import MaintenanceOut
 
-__all__ = ["Actor", "Context", "ContextOf", "IdempotencyKey", "reader_maintenances", "show", "show_all"]
+__all__ = ["BEARER", "Actor", "Context", "ContextOf", "IdempotencyKey", "reader_maintenances", "show", "show_all"]
 
 _KEY_LENGTH_MAX = 200
 
@@ -82,10 +82,13 @@ def _context(request: Request) -> Context:
 ContextOf = Annotated[Context, Depends(_context)]
 
 
-_BEARER = HTTPBearer(auto_error=False, description="The operator's token, from the state folder of the service.")
+BEARER = HTTPBearer(
+    auto_error=False, description="The operator's token, from the state folder of the service; or that of a host."
+)
+"""How tokens are sent, for the description of the API."""
 
 
-def _actor(context: ContextOf, request: Request, _declared: Annotated[object, Security(_BEARER)]) -> str:
+def _actor(context: ContextOf, request: Request, _declared: Annotated[object, Security(BEARER)]) -> str:
     return context.tokens.actor(request.headers.get("authorization"))
 
 

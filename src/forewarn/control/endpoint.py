@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Request, Security
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from forewarn.control.context import Actor, Context, ContextOf
+from forewarn.control.context import BEARER, Actor, Context, ContextOf
 from forewarn.core.approval import Approver
 from forewarn.core.model import HostToken, VirtualMachine
 from forewarn.errors import Forbidden
@@ -75,7 +75,7 @@ class TokenOut(BaseModel):
         return cls(id=token.id, host=token.host, created_at=token.created_at, revoked_at=token.revoked_at, token=word)
 
 
-async def _host(context: ContextOf, request: Request, name: str) -> str:
+async def _host(context: ContextOf, request: Request, name: str, _declared: Annotated[object, Security(BEARER)]) -> str:
     return await context.tokens.host_actor(request.headers.get("authorization"), name, context.engine.host_token)
 
 
