@@ -28,6 +28,9 @@ __all__ = ["ADVISORY_LOCK", "SqlStore", "postgresql_engine", "sqlite_engine", "w
 _BUSY_TIMEOUT_MS = 5000
 _CONNECT_TIMEOUT_S = 10
 _KEEPALIVE_S = 2
+_HALTED_MS_MIN = 1000
+"""A busy machine may leave a transaction alone for a moment."""
+
 _PAGE_SIZE_BYTES = 4096
 ADVISORY_LOCK = 0x666F72657761726E
 """What writers on one PostgreSQL database lock: the word forewarn."""
@@ -184,7 +187,7 @@ def sqlite_engine(
 def postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
     """Connections to PostgreSQL that neither hang nor hold others up."""
     # A replica that is halted in the middle of a transaction, or cut off, must not keep the others from writing.
-    halted_ms = max(busy_timeout_ms // 2, 1)
+    halted_ms = max(busy_timeout_ms // 2, _HALTED_MS_MIN)
     options = f"-c lock_timeout={busy_timeout_ms} -c idle_in_transaction_session_timeout={halted_ms}"
     defaults = {
         "connect_timeout": _CONNECT_TIMEOUT_S,
