@@ -335,7 +335,8 @@ class Engine(RolloutCommands):
         def work(tx: Transaction) -> tuple[Due, Changes, list[datetime]]:
             self.leadership.check(tx)
             now = self._now(tx)
-            due = [m for m in tx.due(now, limit + len(skipped)) if m.id not in skipped]
+            found = tx.due(now, limit + len(skipped))
+            due = [m for m in found if m.id not in skipped]
             jobs = tuple(m for m in due if m.state is MaintenanceState.STARTED)
             waiting = [m for m in due if m.state is MaintenanceState.SCHEDULED]
             silent = tx.silent(now - self.rules.disable_after, limit)
@@ -346,18 +347,19 @@ class Engine(RolloutCommands):
             if not (waiting or gone):
                 return Due(jobs=jobs, has_more=bool(heard)), Changes(), []
             changes = self._start_due(tx, waiting, [a.key for a in gone])
-            started = [
-                m.due_at
-                for m in waiting
-                if m.due_at is not None and changes.maintenances.get(m.id, m).state is not MaintenanceState.SCHEDULED
-            ]
-            return Due(jobs=jobs, has_more=True), changes, started
+            after = [changes.maintenances.get(m.id, m) for m in waiting]
+            moments = [m.due_at for m, now_is in zip(waiting, after, strict=True) if now_is.state is not m.state]
+            jobs += tuple(m for m in after if m.state is MaintenanceState.STARTED)
+            has_more = bool(gone) or len(found) == limit + len(skipped)
+            return Due(jobs=jobs, has_more=has_more), changes, [moment for moment in moments if moment is not None]
 
         def publish(result: tuple[Due, Changes, list[datetime]]) -> Due:
             due, changes, moments = result
             if changes.is_empty:
                 return due
             self._publish(changes)
+            if not moments:
+                return due
             shown_at = self.clock.now()
             return replace(due, started=tuple((shown_at - moment).total_seconds() for moment in moments))
 

@@ -1,8 +1,9 @@
 """The documents as the endpoint serves them: ready-made bytes, and who waits for the next ones.
 
-A `Channel` belongs to one audience. The engine publishes into it after a commit; from then on every GET of any VM of
-that audience is answered from the bytes made here, once for each api-version (invariant 7 of the design). Publishing
-is a hint to whoever waits, the store is the truth: a channel can be filled anew from it at any time.
+A `Channel` belongs to one audience. The engine publishes into it after a commit. The first who asks has the bytes
+made, for all api-versions; from then on every GET of any VM of that audience is answered from them (invariant 7 of the
+design). A document that nobody asks for is never encoded. Publishing is a hint to whoever waits, the store is the
+truth: a channel can be filled anew from it at any time.
 """
 
 from __future__ import annotations
@@ -43,51 +44,64 @@ class Channel:
     Attributes:
         key: The audience's key.
         is_enabled: Whether anybody asked yet (R67); while False there are no replies.
-        replies: One for each api-version, in the order of the dialect's versions.
-        before: The incarnation and the replies before these; for whoever is to be shown an older document.
         asked_at: When a VM of it last asked, to the second; None if not since the service started (R69).
         document: What is shown, before it was encoded; None if nobody ever asked.
         settled: Ids of shown events for which another approval is known to change nothing (R49).
     """
 
     __slots__ = (
+        "_former",
         "_listed",
+        "_render",
+        "_replies",
         "_waiters",
         "asked_at",
-        "before",
         "document",
         "epoch",
         "incarnation",
         "is_enabled",
         "key",
-        "replies",
         "settled",
     )
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, render: Callable[[Document], tuple[Reply, ...]]) -> None:
+        self._render = render
         self.key = key
         self.is_enabled = False
         self.epoch = 0
         self.incarnation = 0
-        self.replies: tuple[Reply, ...] = ()
-        self.before: tuple[int, tuple[Reply, ...]] = (0, ())
+        self._replies: tuple[Reply, ...] | None = None
+        self._former: Document | None = None
         self.document: Document | None = None
         self.asked_at: datetime | None = None
         self.settled: frozenset[str] = frozenset()
         self._listed: frozenset[str] = frozenset()
         self._waiters: set[asyncio.Future[None]] = set()
 
-    def show(self, document: Document, replies: tuple[Reply, ...]) -> None:
+    @property
+    def replies(self) -> tuple[Reply, ...]:
+        """One for each api-version, in the order of the dialect's versions; none while it is disabled."""
+        if self._replies is None:
+            self._replies = () if self.document is None else self._render(self.document)
+        return self._replies
+
+    @property
+    def before(self) -> tuple[int, tuple[Reply, ...]]:
+        """The incarnation and the replies before these; for whoever is to be shown an older document."""
+        former = self._former
+        return (0, ()) if former is None else (former.audience.incarnation, self._render(former))
+
+    def show(self, document: Document) -> None:
         """Take over a newer document and wake everybody who waits for one; an older one is ignored."""
         audience = document.audience
         if (audience.epoch, audience.incarnation) < (self.epoch, self.incarnation):
             return
         has_changed = (audience.epoch, audience.incarnation) != (self.epoch, self.incarnation)
         if has_changed:
-            self.before = (self.incarnation, self.replies)
+            self._former = self.document
         self.epoch, self.incarnation = audience.epoch, audience.incarnation
         self.is_enabled = audience.enabled_at is not None
-        self.replies = replies
+        self._replies = None
         self.document = document
         self._listed = frozenset(event.id for event, _ in document.items)
         started = {event.id for event, m in document.items if m.state is MaintenanceState.STARTED or event.is_approved}
@@ -102,7 +116,7 @@ class Channel:
     def hide(self) -> None:
         """Show nothing: the audience is disabled."""
         self.is_enabled = False
-        self.replies = ()
+        self._replies = None
         self.document = None
         self.settled = self._listed = frozenset()
         self.wake()
@@ -148,13 +162,13 @@ class Feed:
         """The channel of an audience; made when there is none yet."""
         channel = self._channels.get(key)
         if channel is None:
-            channel = self._channels[key] = Channel(key)
+            channel = self._channels[key] = Channel(key, self._render)
         return channel
 
     def publish(self, documents: Iterable[Document]) -> None:
         """Show committed documents."""
         for document in documents:
-            self.channel(document.audience.key).show(document, self._render(document))
+            self.channel(document.audience.key).show(document)
             self.documents_published += 1
             for listener in self.listeners:
                 listener(document)

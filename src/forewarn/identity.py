@@ -41,7 +41,7 @@ class Caller:
         self.window_requests = 0
 
 
-_NOTHING = Channel("")
+_NOTHING = Channel("", lambda _document: ())
 """Shown to a connection whose VM is no longer declared as it was: no replies, so the fast path cannot answer from
 it."""
 

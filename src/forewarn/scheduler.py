@@ -207,7 +207,8 @@ class Scheduler:
             raise InvalidRequest(msg)
         async with self._lock:
             target = clock.now() + by
-            await self._carry_out_due()
+            if self._engine.has_rollouts:
+                await self._carry_out_due()
             for _ in range(_STEPS_MAX):
                 deadline = _earlier(await self._engine.next_deadline(), self._rolling.until)
                 if deadline is None or deadline > target:

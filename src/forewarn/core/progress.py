@@ -69,12 +69,14 @@ def advance(draft: Draft, maintenance: Maintenance, result: Progress | Failure, 
         return _after_failure(draft, maintenance, result, retry)
     if result.is_impacted and maintenance.impacted_at is None:
         maintenance = impact(draft, maintenance)
+    if result.impact_s is not None:
+        _note_impact(draft, maintenance, result.impact_s)
+    if result.is_complete:
+        return complete(draft, replace(maintenance, attempts=0) if maintenance.attempts else maintenance)
     check_at = None if result.check_at is None else max(result.check_at, draft.now + PAUSE_MIN)
     maintenance = replace(maintenance, attempts=0, due_at=check_at)
     draft.put(maintenance)
-    if result.impact_s is not None:
-        _note_impact(draft, maintenance, result.impact_s)
-    return complete(draft, maintenance) if result.is_complete else maintenance
+    return maintenance
 
 
 def _note_impact(draft: Draft, maintenance: Maintenance, impact_s: float) -> None:

@@ -42,14 +42,18 @@ class Index(Generic[V]):
 
     Args:
         place: Where a value belongs; None: nowhere. Places of two values differ.
+        is_fixed: A value at the same key never belongs elsewhere.
     """
 
-    def __init__(self, place: Callable[[V], Place | None]) -> None:
+    def __init__(self, place: Callable[[V], Place | None], *, is_fixed: bool = False) -> None:
         self._place = place
+        self._is_fixed = is_fixed
         self._groups: dict[Hashable, list[tuple[Any, ...]]] = {}
 
     def move(self, before: V | None, after: V | None) -> None:
         """Follow a change of the table."""
+        if self._is_fixed and before is not None and after is not None:
+            return
         was = None if before is None else self._place(before)
         will = None if after is None else self._place(after)
         if was == will:
@@ -175,10 +179,10 @@ class Tables:
 
         self.meta: Table[str] = Table("meta", self._log)
 
-        self.hosts_by_name: Index[Host] = Index(lambda h: (ALL, (h.name,)))
+        self.hosts_by_name: Index[Host] = Index(lambda h: (ALL, (h.name,)), is_fixed=True)
         self.hosts: Table[Host] = Table("host", self._log, self.hosts_by_name)
         self.scopes: Table[Scope] = Table("scope", self._log)
-        self.vms_by_name: Index[VirtualMachine] = Index(lambda v: (ALL, (v.name,)))
+        self.vms_by_name: Index[VirtualMachine] = Index(lambda v: (ALL, (v.name,)), is_fixed=True)
         self.vms_by_host: Index[VirtualMachine] = Index(lambda v: (v.host, (v.name,)))
         self.host_tokens: Table[HostToken] = Table("host token", self._log)
         self.rollouts: Table[StoredRollout] = Table("rollout", self._log)
@@ -191,7 +195,7 @@ class Tables:
         self.feed_by_sequence: Index[tuple[int, str]] = Index(lambda mark: (ALL, mark))
         self.feed: Table[tuple[int, str]] = Table("feed", self._log, self.feed_by_sequence)
 
-        self.by_sequence: Index[Maintenance] = Index(lambda m: (ALL, (m.sequence, m.id)))
+        self.by_sequence: Index[Maintenance] = Index(lambda m: (ALL, (m.sequence, m.id)), is_fixed=True)
         self.by_state: Index[Maintenance] = Index(lambda m: (m.state, (m.sequence, m.id)))
         self.due: Index[Maintenance] = Index(_due_place)
         self.ended: Index[Maintenance] = Index(_ended_place)
@@ -201,12 +205,12 @@ class Tables:
         self.holders = Holders()
         self.claims: Table[Maintenance] = Table("claims of maintenance", self._log, self.holders)
 
-        self.events_by_sequence: Index[Event] = Index(lambda e: (ALL, (e.sequence, e.id)))
-        self.events_of: Index[Event] = Index(lambda e: (e.maintenance_id, (e.sequence, e.id)))
+        self.events_by_sequence: Index[Event] = Index(lambda e: (ALL, (e.sequence, e.id)), is_fixed=True)
+        self.events_of: Index[Event] = Index(lambda e: (e.maintenance_id, (e.sequence, e.id)), is_fixed=True)
         self.listed: Index[Event] = Index(lambda e: (e.audience, (e.sequence, e.id)) if e.is_listed else None)
         self.events: Table[Event] = Table("event", self._log, self.events_by_sequence, self.events_of, self.listed)
 
-        self.entries_by_sequence: Index[Numbered] = Index(lambda e: (ALL, (e[0],)))
+        self.entries_by_sequence: Index[Numbered] = Index(lambda e: (ALL, (e[0],)), is_fixed=True)
         self.entries_of: Index[Numbered] = Index(_entry_place)
         self.loose_entries: Index[Numbered] = Index(_loose_entry_place)
         self.ledger: Table[Numbered] = Table(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
@@ -18,6 +18,7 @@ from forewarn.backend import Backend
 from forewarn.clock import Clock, VirtualClock
 from forewarn.commit import IdSource
 from forewarn.config import said_settings
+from forewarn.core import decision
 from forewarn.core.approval import Approver
 from forewarn.core.decision import Changes
 from forewarn.core.fault import Fault
@@ -31,6 +32,7 @@ from forewarn.store.contract import Reader
 from forewarn.wire.advice import Advice, advise_all
 from forewarn.wire.document import Document, decode_document
 from forewarn.wire.exchange import Exchange
+from forewarn.wire.imds import encode_document
 
 __all__ = ["ACTOR", "Announced", "Lab"]
 
@@ -79,7 +81,7 @@ class Lab:
             new_id=new_id or SeededIds(),
         )
         self._urls: dict[str, str] = {}
-        self._bodies: dict[str, deque[bytes]] = {}
+        self._shown: dict[str, deque[decision.Document]] = {}
         self.backend.engine.listeners.append(self._note)
 
     @asynccontextmanager
@@ -145,17 +147,14 @@ class Lab:
 
     def documents(self, vm: str | None = None) -> list[Document]:
         """Everything that VM was shown so far, oldest first; at most the last 10,000."""
-        return [decode_document(body) for body in self._shown(vm or self.default_vm)]
-
-    def _shown(self, vm: str) -> Iterable[bytes]:
-        return self._bodies.get(self.backend.identity.audience(vm), ())
+        feed = self.backend.feed
+        shown = self._shown.get(self.backend.identity.audience(vm or self.default_vm), ())
+        return [decode_document(encode_document(one, feed.versions[-1], feed.dialect)) for one in shown]
 
     def _note(self, changes: Changes) -> None:
         for document in changes.documents:
-            channel = self.backend.feed.channel(document.audience.key)
-            if channel.replies:
-                kept = self._bodies.setdefault(channel.key, deque(maxlen=_DOCUMENTS_MAX))
-                kept.append(channel.replies[-1].body)
+            if document.audience.enabled_at is not None:
+                self._shown.setdefault(document.audience.key, deque(maxlen=_DOCUMENTS_MAX)).append(document)
 
     # What operators do
 
