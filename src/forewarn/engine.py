@@ -14,7 +14,7 @@ from forewarn.core.approval import Approval, Approver, approve
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Changes, Draft, State
 from forewarn.core.fault import Fault, Place
-from forewarn.core.inventory import Inventory, InventoryChange, apply_inventory
+from forewarn.core.inventory import HostDeclaration, Inventory, InventoryChange, apply_inventory, with_host
 from forewarn.core.model import Audience, EntryKind, HostToken, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.core.progress import Failure, Progress, Retry, advance, claim
 from forewarn.core.request import Request
@@ -115,21 +115,53 @@ class Engine(RolloutCommands):
         Raises:
             Conflict: A VM of an active maintenance would vanish or change its scope.
         """
+        return await self._declare(lambda _before, _active: inventory, fingerprint, actor=actor)
 
-        def work(tx: Transaction) -> tuple[InventoryChange, Inventory, Changes]:
+    async def apply_host(self, declared: HostDeclaration, *, actor: str) -> InventoryChange:
+        """Take over what one host runs; the rest of what is declared stays.
+
+        Returns:
+            As `apply_inventory`, of all VMs.
+
+        Raises:
+            Conflict: As `apply_inventory`; or it contradicts what is declared of other hosts.
+        """
+        return await self._declare(
+            lambda before, active: with_host(before, declared, active), None, actor=actor, about=f"host {declared.host}"
+        )
+
+    async def _declare(
+        self,
+        make: Callable[[Inventory, list[Maintenance]], Inventory],
+        fingerprint: str | None,
+        *,
+        actor: str,
+        about: str = "",
+    ) -> InventoryChange:
+        """Declare what `make` makes of what is declared and of the active maintenances.
+
+        Without a fingerprint the file that was applied last stays the one that a start does not apply again, and what
+        changes nothing is not written.
+        """
+
+        def work(tx: Transaction) -> tuple[InventoryChange, Inventory | None, Changes]:
             draft = self._draft(State(), tx, actor)
-            held = tx.load_maintenances(tx.active_ids())
-            merged, change = apply_inventory(tx.inventory(), inventory, list(held.maintenances.values()))
-            tx.replace_inventory(merged, fingerprint)
+            active = list(tx.load_maintenances(tx.active_ids()).maintenances.values())
+            before = tx.inventory()
+            merged, change = apply_inventory(before, make(before, active), active)
+            if fingerprint is None and merged == before:
+                return change, None, Changes()
+            tx.replace_inventory(merged, fingerprint or tx.fingerprint() or "")
             words = f"{change.added} added, {change.changed} changed, {change.removed} removed"
-            draft.note(EntryKind.INVENTORY_APPLIED, reason=words)
+            draft.note(EntryKind.INVENTORY_APPLIED, reason=f"{about}: {words}" if about else words)
             changes = draft.finish()
             tx.save(changes)
             return change, merged, changes
 
-        def publish(result: tuple[InventoryChange, Inventory, Changes]) -> InventoryChange:
-            self.identity.load(result[1])
-            self._publish(result[2])
+        def publish(result: tuple[InventoryChange, Inventory | None, Changes]) -> InventoryChange:
+            if result[1] is not None:
+                self.identity.load(result[1])
+                self._publish(result[2])
             return result[0]
 
         return await self._command(work, publish)

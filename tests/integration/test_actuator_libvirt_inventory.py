@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 import typer
 
-from forewarn.actuators.libvirt_inventory import News, follow, read_inventory
+from forewarn.actuators.libvirt_follow import News, follow, keep_declared
+from forewarn.actuators.libvirt_inventory import read_inventory
 from forewarn.cli.command import group
 from forewarn.cli.inventory_libvirt import add_from_libvirt
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, Scope, ScopeKind, VirtualMachine
-from forewarn.errors import ActuatorError, ConfigError, InvalidRequest
-from forewarn.wire.inventory import parse_inventory
+from forewarn.errors import ActuatorError, ConfigError, InvalidRequest, ServerUnreachable, Unauthorized
+from forewarn.testing.lab import Lab
+from forewarn.wire.inventory import HostVmsIn, InventoryIn, VmIn, parse_inventory, to_host_declaration, to_inventory
 from tests.support.actuated import until
 from tests.support.hypervisor import NEEDS_LIBVIRT, URI, Hypervisor, domain_xml, hypervisor
 
@@ -153,6 +155,68 @@ async def test_a_libvirt_that_is_away_is_tried_again(tmp_path: Path) -> None:
     assert heard == [News(vm="web-0", what="present", is_running=True)]
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_what_is_declared_follows_what_libvirt_runs(world: Hypervisor) -> None:
+    """The whole way but the network: libvirt, its events, and the engine of a real service."""
+    world.connect.defineXML(domain_xml("web-0", WEB, mac=MAC)).create()
+    async with Lab(to_inventory(InventoryIn())).running() as lab:
+        engine = lab.backend.engine
+
+        async def declare(host: str, said: HostVmsIn) -> None:
+            await engine.apply_host(to_host_declaration(host, said), actor="test")
+
+        async def declared() -> dict[str, str]:
+            found = await engine.read(lambda reader: reader.inventory())
+            return {vm.name: vm.host for vm in found.vms}
+
+        async def becomes(expected: dict[str, str]) -> None:
+            async with asyncio.timeout(20):
+                while await declared() != expected:  # noqa: ASYNC110 - nobody tells when
+                    await asyncio.sleep(0.02)
+
+        following = asyncio.create_task(keep_declared(URI, declare, "host-1", settle_s=0.01))
+        await becomes({"web-0": "host-1"})
+        world.define("db")
+        await becomes({"web-0": "host-1", "db": "host-1"})
+        await declare("host-2", HostVmsIn(vms=[VmIn(name="db", host="host-2")]))  # it moved away
+        assert await declared() == {"web-0": "host-1", "db": "host-2"}
+        world.domain("db").destroy()
+        world.define("other")
+        await becomes({"web-0": "host-1", "db": "host-2", "other": "host-1"})
+        world.domain("web-0").destroy()
+        world.domain("web-0").undefine()
+        await becomes({"db": "host-2", "other": "host-1"})
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_service_that_is_away_is_told_when_it_is_back(world: Hypervisor) -> None:
+    world.define("db")
+    told: list[list[str]] = []
+
+    async def declare(_host: str, said: HostVmsIn) -> None:
+        told.append([vm.name for vm in said.vms])
+        if len(told) == 1:
+            msg = "it is away"
+            raise ServerUnreachable(msg)
+
+    following = asyncio.create_task(keep_declared(URI, declare, "host-1", retry_s=0.01))
+    await until(lambda: len(told) == 2)
+    assert told == [["db"], ["db"]]
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_wrong_token_ends_it(world: Hypervisor) -> None:
+    world.define("db")
+
+    async def declare(_host: str, _said: HostVmsIn) -> None:
+        msg = "this token is none"
+        raise Unauthorized(msg)
+
+    with pytest.raises(Unauthorized, match="this token is none"):
+        await keep_declared(URI, declare, "host-1")
 
 
 # The command

@@ -17,7 +17,7 @@ import pytest
 from forewarn.actuators import Progress
 from forewarn.actuators.libvirt import Destination, Libvirt, Terms
 from forewarn.actuators.libvirt_connection import load_libvirt
-from forewarn.actuators.libvirt_inventory import News, follow
+from forewarn.actuators.libvirt_follow import News, follow
 from forewarn.clock import RealClock
 from forewarn.core.model import EventType, Maintenance
 from forewarn.errors import ActuatorError

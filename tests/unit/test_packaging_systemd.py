@@ -21,7 +21,7 @@ needs_systemd = pytest.mark.skipif(not HAS_SYSTEMD, reason="needs systemd-analyz
 
 
 def test_there_is_a_unit_for_each_process() -> None:
-    assert [unit.name for unit in UNITS] == ["forewarn-endpoint.service", "forewarn-serve.service"]
+    assert [unit.stem for unit in UNITS] == ["forewarn-endpoint", "forewarn-follow-libvirt", "forewarn-serve"]
 
 
 @needs_systemd
@@ -38,11 +38,12 @@ def test_systemd_understands_it_and_finds_it_shut_in(unit: Path) -> None:
 def test_every_variable_and_option_that_it_names_is_there(unit: Path) -> None:
     text = unit.read_text()
     settings = {f"FOREWARN_{name.upper()}" for name in Settings.model_fields}
-    helped = CliRunner().invoke(app, ["endpoint", "--help"], env={"COLUMNS": "200"}).stdout
+    commands = (["endpoint"], ["inventory", "follow-libvirt"])
+    helped = "".join(CliRunner().invoke(app, [*c, "--help"], env={"COLUMNS": "200"}).stdout for c in commands)
     names = set(re.findall(r"\bFOREWARN_[A-Z_]+\b", text)) - {"FOREWARN_NAME"}
     assert names
     assert {name for name in names if name not in settings and name not in helped} == set()
-    [start] = re.findall(r"^ExecStart=/usr/bin/env forewarn (\w+)(.*)$", text, re.MULTILINE)
-    shown = CliRunner().invoke(app, [start[0], "--help"], env={"COLUMNS": "200"})
+    [start] = re.findall(r"^ExecStart=/usr/bin/env forewarn ((?:[a-z][a-z-]* ?)+)(.*)$", text, re.MULTILINE)
+    shown = CliRunner().invoke(app, [*start[0].split(), "--help"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     assert all(option in shown.stdout for option in re.findall(r"--[a-z-]+", start[1]))

@@ -10,7 +10,7 @@ import typer
 
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection
-from forewarn.cli.inventory_libvirt import add_from_libvirt
+from forewarn.cli.inventory_libvirt import add_follow_libvirt, add_from_libvirt
 from forewarn.cli.output import Output
 from forewarn.errors import ConfigError
 
@@ -23,6 +23,7 @@ def add_inventory(app: typer.Typer) -> None:
     """Add the commands of `inventory`."""
     noun = group(app, "inventory", "Declare hosts, scopes and VMs.", "Declare")
     add_from_libvirt(noun)
+    add_follow_libvirt(noun)
 
     @command(
         noun, "apply", "forewarn inventory apply inventory.yaml", "generate-inventory | forewarn inventory apply -"

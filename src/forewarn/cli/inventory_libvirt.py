@@ -1,18 +1,22 @@
-"""`forewarn inventory from-libvirt`: an inventory file of what a libvirt runs."""
+"""`forewarn inventory from-libvirt` and `follow-libvirt`: what a libvirt runs, as a file, and kept up to date."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forewarn.cli.command import command, server_extra
+from forewarn.cli.connection import Connection, segment
 from forewarn.cli.output import Output
 from forewarn.errors import ConfigError
 
-__all__ = ["add_from_libvirt"]
+if TYPE_CHECKING:
+    from forewarn.wire.inventory import HostVmsIn
+
+__all__ = ["add_follow_libvirt", "add_from_libvirt"]
 
 
 def add_from_libvirt(noun: typer.Typer) -> None:
@@ -61,3 +65,51 @@ def add_from_libvirt(noun: typer.Typer) -> None:
             count = len(declared["vms"])
             words = f"{count} VM{'' if count == 1 else 's'} of {declared['hosts'][0]['name']}"
             output.notice(f"{words} written to {out}")
+
+
+def add_follow_libvirt(noun: typer.Typer) -> None:
+    """Add the command `inventory follow-libvirt`."""
+
+    @command(
+        noun,
+        "follow-libvirt",
+        "forewarn inventory follow-libvirt qemu:///system",
+        "forewarn inventory follow-libvirt qemu+ssh://root@host-1/system --host host-1",
+    )
+    def follow_libvirt(
+        uri: Annotated[str, typer.Argument(metavar="URI", help="libvirt's, for example qemu:///system.")],
+        connection: Connection,
+        output: Output,
+        host: Annotated[
+            str,
+            typer.Option(
+                "--host",
+                metavar="NAME",
+                envvar="FOREWARN_HOST",
+                help="What the host is called. (default: its own name)",
+            ),
+        ] = "",
+    ) -> None:
+        """Declare what a libvirt runs whenever that changes, until Ctrl-C.
+
+        One for each host. A VM that moves is declared where it arrived; one that is undefined is removed, but not while
+        a maintenance holds it. What libvirt does not know of a VM keeps its declared value.
+        """
+        with server_extra():
+            from forewarn.actuators.libvirt_follow import keep_declared
+            from forewarn.logs import configure_logging
+        import asyncio
+
+        configure_logging()
+
+        async def declare(name: str, said: HostVmsIn) -> None:
+            body = said.model_dump(mode="json", exclude_unset=True)
+            change = await asyncio.to_thread(connection.change, "PUT", f"/v1/hosts/{segment(name)}/vms", body)
+            counts = [f"{change[what]} {what}" for what in ("added", "changed", "removed") if change[what]]
+            if output.is_json:
+                output.json_line({"host": name, **change})
+            elif counts:
+                count = len(said.vms)
+                output.line(f"{name} has {count} VM{'' if count == 1 else 's'}: {', '.join(counts)}")
+
+        asyncio.run(keep_declared(uri, declare, host))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 
 from forewarn.control.context import Actor, ContextOf, IdempotencyKey, show_all
 from forewarn.core.request import Request
 from forewarn.store.contract import Reader
-from forewarn.wire.control import FailureIn, HostOut, MaintenanceOut, PageOut, PredictionIn
+from forewarn.wire.control import FailureIn, HostOut, InventoryOut, MaintenanceOut, PageOut, PredictionIn
+from forewarn.wire.inventory import HostVmsIn, Name, to_host_declaration
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/hosts", tags=["host"])
+
+HostName = Annotated[Name, Path(description="As the inventory calls it; a new one is added.")]
 
 
 @router.get("")
@@ -32,6 +35,16 @@ async def list_hosts(
         return PageOut(items=found[:size], next=found[size - 1].name if len(found) > size else None)
 
     return await context.engine.read(read)
+
+
+@router.put("/{name}/vms")
+async def declare(context: ContextOf, actor: Actor, name: HostName, body: HostVmsIn) -> InventoryOut:
+    """Declare everything that this host runs; what other hosts run stays as it is.
+
+    A VM that moved here is here from now on. A VM that is no longer among them is removed, but not while a maintenance
+    holds it.
+    """
+    return InventoryOut.of(await context.engine.apply_host(to_host_declaration(name, body), actor=actor))
 
 
 @router.post("/{name}/fail", status_code=201)

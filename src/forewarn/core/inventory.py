@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from forewarn.core.model import Host, Maintenance, Scope, VirtualMachine, audience_key
+from forewarn.core.model import Host, Maintenance, PowerState, Scope, VirtualMachine, audience_key
 from forewarn.errors import Conflict
 
-__all__ = ["Inventory", "InventoryChange", "apply_inventory"]
+__all__ = ["HostDeclaration", "Inventory", "InventoryChange", "apply_inventory", "with_host"]
+
+N = TypeVar("N", bound=Host | Scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,92 @@ class InventoryChange:
     changed: int = 0
     removed: int = 0
     unchanged: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostDeclaration:
+    """Everything that one host runs, as far as it knows.
+
+    Attributes:
+        host: Its name.
+        scopes: Of its VMs. One that is declared already stays as it is.
+        vms: All that are defined there.
+        known: Which fields of a VM it knows, by name; the others keep what was declared before.
+        idle: VMs that are defined there and do not run: while another host has one, it is that host's.
+    """
+
+    host: str
+    scopes: tuple[Scope, ...] = ()
+    vms: tuple[VirtualMachine, ...] = ()
+    known: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    idle: frozenset[str] = frozenset()
+
+
+def with_host(current: Inventory, declared: HostDeclaration, active: Iterable[Maintenance]) -> Inventory:
+    """The inventory when one host runs that, and all others what they ran before.
+
+    A VM that moved here is here. A VM that is no longer here is gone, unless a maintenance holds it: while a machine is
+    being redeployed it may be nowhere for a moment.
+
+    Args:
+        current: What was declared before.
+        declared: What the host says, valid in itself.
+        active: The active maintenances.
+
+    Returns:
+        What to declare; see `apply_inventory`.
+
+    Raises:
+        Conflict: An address belongs to a VM of another host, or a scope is of another kind.
+    """
+    held = {vm for maintenance in active for vm in maintenance.vms}
+    before = {vm.name: vm for vm in current.vms}
+    elsewhere = {name for name in declared.idle if name in before and before[name].host != declared.host}
+    here = {
+        vm.name: _with_unknown(vm, before.get(vm.name), declared) for vm in declared.vms if vm.name not in elsewhere
+    }
+    kept = [vm for vm in current.vms if vm.name in here or vm.host != declared.host or vm.name in held]
+    vms = [here.pop(vm.name, vm) for vm in kept]
+    _refuse_foreign_addresses(declared.host, vms, here.values())
+    return Inventory(
+        hosts=_with_named(current.hosts, [Host(name=declared.host)]),
+        scopes=_with_named(current.scopes, _checked_scopes(declared, current.scopes)),
+        vms=(*vms, *here.values()),
+    )
+
+
+def _with_unknown(vm: VirtualMachine, before: VirtualMachine | None, declared: HostDeclaration) -> VirtualMachine:
+    """What the host says of it, and of the rest what was declared before. A VM that runs is not deallocated."""
+    if before is None:
+        return vm
+    said = {name: getattr(vm, name) for name in declared.known.get(vm.name, ())}
+    power_state = before.power_state if vm.name in declared.idle else PowerState.RUNNING
+    return replace(before, host=vm.host, power_state=power_state, **said)
+
+
+def _with_named(before: tuple[N, ...], more: Iterable[N]) -> tuple[N, ...]:
+    names = {one.name for one in before}
+    return (*before, *(one for one in more if one.name not in names))
+
+
+def _checked_scopes(declared: HostDeclaration, current: Iterable[Scope]) -> tuple[Scope, ...]:
+    kinds = {scope.name: scope.kind for scope in current}
+    for scope in declared.scopes:
+        kind = kinds.get(scope.name, scope.kind)
+        if kind is not scope.kind:
+            msg = f"host {declared.host} has scope {scope.name} as {scope.kind}, declared is {kind}: make them agree"
+            raise Conflict(msg, host=declared.host, scope=scope.name)
+    return declared.scopes
+
+
+def _refuse_foreign_addresses(host: str, kept: Iterable[VirtualMachine], new: Iterable[VirtualMachine]) -> None:
+    owners: dict[str, VirtualMachine] = {}
+    for vm in (*kept, *new):
+        for address in vm.addresses:
+            other = owners.setdefault(address, vm)
+            if other is not vm:
+                msg = f"host {host}: address {address} of vm {vm.name} is that of vm {other.name} on {other.host}"
+                raise Conflict(msg, vm=vm.name, host=host)
 
 
 def apply_inventory(

@@ -18,6 +18,7 @@ from forewarn.core.model import (
     Host,
     HostToken,
     MaintenanceState,
+    Scope,
     VirtualMachine,
     audience_key,
 )
@@ -217,19 +218,33 @@ class SqlTransaction(SqlReader):
             self._connection.execute(query, rows)
 
     def replace_inventory(self, inventory: Inventory, fingerprint: str) -> None:
-        for table in (t.host, t.scope, t.vm, t.address):
-            self._connection.execute(sa.delete(table))
-        rows: list[tuple[sa.Table, list[dict[str, Any]]]] = [
-            (t.host, [to_row(h) for h in inventory.hosts]),
-            (t.scope, [to_row(s) for s in inventory.scopes]),
-            (t.vm, [to_row(vm) for vm in inventory.vms]),
-            (t.address, [{"address": a, "vm": vm.name} for vm in inventory.vms for a in vm.addresses]),
-        ]
-        for table, content in rows:
-            if content:
-                self._connection.execute(sa.insert(table), content)
+        before = self.inventory()
+        self._replace(t.host, before.hosts, inventory.hosts)
+        self._replace(t.scope, before.scopes, inventory.scopes)
+        changed = self._replace(t.vm, before.vms, inventory.vms)
+        for piece in in_pieces(changed):
+            self._connection.execute(sa.delete(t.address).where(t.address.c.vm.in_(piece)))
+        rows = [{"address": a, "vm": vm.name} for vm in inventory.vms if vm.name in changed for a in vm.addresses]
+        if rows:
+            self._connection.execute(sa.insert(t.address), rows)
         self._upsert(t.meta, [{"key": "inventory", "value": fingerprint}])
         self._mark([INVENTORY])
+
+    def _replace(
+        self,
+        table: sa.Table,
+        before: Iterable[Host | Scope | VirtualMachine],
+        after: Iterable[Host | Scope | VirtualMachine],
+    ) -> set[str]:
+        """Write the differences alone; hands back the names of what was added, changed or removed."""
+        old, new = {one.name: one for one in before}, {one.name: one for one in after}
+        changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+        for piece in in_pieces(sorted(changed & old.keys())):
+            self._connection.execute(sa.delete(table).where(table.c.name.in_(piece)))
+        rows = [to_row(one) for name, one in new.items() if name in changed]
+        if rows:
+            self._connection.execute(sa.insert(table), rows)
+        return changed
 
     def keep_clock(self, kind: str) -> None:
         self._upsert(t.meta, [{"key": "clock", "value": kind}])

@@ -21,7 +21,7 @@ from forewarn.core.causes import (
     TERMINATE_NOTICE_MAX,
     TERMINATE_NOTICE_MIN,
 )
-from forewarn.core.inventory import Inventory
+from forewarn.core.inventory import HostDeclaration, Inventory
 from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, VirtualMachine
 from forewarn.errors import InvalidRequest
 
@@ -32,12 +32,14 @@ except ImportError:  # pragma: no cover - PyYAML without libyaml, as on some pla
 
 __all__ = [
     "HostIn",
+    "HostVmsIn",
     "InventoryIn",
     "ScopeIn",
     "VmIn",
     "fingerprint",
     "parse_inventory",
     "show_inventory",
+    "to_host_declaration",
     "to_inventory",
 ]
 
@@ -165,6 +167,16 @@ class InventoryIn(_Strict):
     vms: list[VmIn] = []
 
 
+class HostVmsIn(_Strict):
+    """All VMs of one host, as that host knows them."""
+
+    scopes: list[ScopeIn] = Field([], description="Of these VMs. What is declared of a scope already stays.")
+    vms: list[VmIn] = Field([], description="What is not said of a VM keeps its declared value.")
+    idle: list[Name] = Field(
+        [], description="VMs that do not run there: while another host has one of them, it is that host's."
+    )
+
+
 def fingerprint(text: bytes) -> str:
     """Of the file as it is; an unchanged file need not be applied again."""
     return hashlib.sha256(text).hexdigest()
@@ -236,6 +248,30 @@ def to_inventory(declared: InventoryIn) -> Inventory:
     scopes = {s.name: _to_scope(s) for s in declared.scopes}
     vms = tuple(_to_vm(vm, hosts, scopes) for vm in declared.vms)
     return Inventory(hosts=tuple(Host(name=h.name) for h in declared.hosts), scopes=tuple(scopes.values()), vms=vms)
+
+
+def to_host_declaration(host: str, said: HostVmsIn) -> HostDeclaration:
+    """What a host says of itself, checked as a whole.
+
+    Raises:
+        InvalidRequest: As `to_inventory`; or a VM is of another host, or an idle one is none of the VMs.
+    """
+    for vm in said.vms:
+        if vm.host != host:
+            msg = f"inventory: vm {vm.name}: host {vm.host!r} was said, but these are the VMs of host {host!r}"
+            raise InvalidRequest(msg)
+    unknown = sorted(set(said.idle) - {vm.name for vm in said.vms})
+    if unknown:
+        msg = f"inventory: idle: {unknown[0]!r} is none of the VMs"
+        raise InvalidRequest(msg)
+    made = to_inventory(InventoryIn(hosts=[HostIn(name=host)], scopes=said.scopes, vms=said.vms))
+    return HostDeclaration(
+        host=host,
+        scopes=made.scopes,
+        vms=made.vms,
+        known={vm.name: frozenset(vm.model_fields_set - {"name", "host"}) for vm in said.vms},
+        idle=frozenset(said.idle),
+    )
 
 
 def _refuse_repeated(word: str, names: list[str]) -> None:

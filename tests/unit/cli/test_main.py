@@ -19,7 +19,7 @@ VERBS = {
     "agent": "run check status approve recover install uninstall",
     "demo": "",
     "database": "copy show",
-    "inventory": "apply from-libvirt show",
+    "inventory": "apply from-libvirt follow-libvirt show",
     "vm": "list show restart redeploy reimage evict delete update-model",
     "host": "list fail create-token tokens revoke-token predict-failure",
     "maintenance": "schedule list show cancel start complete impact",

@@ -34,6 +34,7 @@ def vm(
     priority: str = "",
     terminate_timeout: timedelta | None = None,
     power_state: PowerState = PowerState.RUNNING,
+    addresses: tuple[str, ...] = (),
 ) -> VirtualMachine:
     profile = NotificationProfile()
     if terminate_timeout is not None:
@@ -45,6 +46,7 @@ def vm(
         fault_domain=fault_domain,
         update_domain=update_domain,
         size=size,
+        addresses=addresses,
         zone=zone,
         priority=priority,
         terminate_notification=profile,

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.inventory import Inventory, InventoryChange, apply_inventory
+from forewarn.core.inventory import HostDeclaration, Inventory, InventoryChange, apply_inventory, with_host
 from forewarn.core.model import Host, NotificationProfile, PowerState, Scope, VirtualMachine
 from forewarn.errors import Conflict
 from tests.unit.core.builders import availability_set, maintenance, scale_set, vm
@@ -95,3 +95,70 @@ def test_a_vm_that_a_maintenance_holds_may_change_otherwise() -> None:
     held = maintenance(vm("a"), vm("forgotten"))
     _, change = apply_inventory(declared(vm("a")), declared(vm("a", size="Standard_D4s_v3")), [held])
     assert change == InventoryChange(changed=1)
+
+
+# What one host says
+
+
+def says(*vms: VirtualMachine, **more: object) -> HostDeclaration:
+    return replace(HostDeclaration(host="host-1", vms=vms), **more)  # type: ignore[arg-type]
+
+
+def test_a_host_declares_its_own_vms_and_leaves_those_of_others() -> None:
+    before = declared(vm("a"), vm("gone"), vm("elsewhere", host="host-2"))
+    after = with_host(before, says(vm("a"), vm("new")), [])
+    assert after.vms == (vm("a"), vm("elsewhere", host="host-2"), vm("new"))
+    assert after.hosts == before.hosts
+
+
+def test_saying_the_same_again_changes_nothing() -> None:
+    before = declared(vm("b"), vm("a"), vm("c", host="host-2"), scopes=(availability_set(),))
+    assert with_host(before, says(vm("a"), vm("b"), scopes=(availability_set(),)), []) == before
+
+
+def test_a_host_and_a_scope_that_are_new_are_added() -> None:
+    after = with_host(Inventory(), says(vm("a", scope="web"), scopes=(availability_set(),)), [])
+    assert after == Inventory(hosts=(Host(name="host-1"),), scopes=(availability_set(),), vms=(vm("a", scope="web"),))
+
+
+def test_a_vm_that_moved_here_is_here() -> None:
+    after = with_host(declared(vm("a", host="host-2", size="D4")), says(vm("a"), known={"a": frozenset()}), [])
+    assert after.vms == (vm("a", host="host-1", size="D4"),)
+
+
+def test_a_vm_that_does_not_run_here_stays_where_it_is() -> None:
+    """A migration leaves a definition behind, and a cold one defines before it undefines."""
+    before = declared(vm("a", host="host-2"))
+    assert with_host(before, says(vm("a"), idle=frozenset({"a"})), []).vms == before.vms
+    assert with_host(declared(), says(vm("a"), idle=frozenset({"a"})), []).vms == (vm("a"),)
+
+
+def test_what_a_host_does_not_know_of_a_vm_keeps_its_declared_value() -> None:
+    before = declared(vm("a", scope="web", size="old", addresses=("10.0.0.1",)), scopes=(availability_set(),))
+    said = says(vm("a", size="new"), known={"a": frozenset({"size"})})
+    assert with_host(before, said, []).vms == (vm("a", scope="web", size="new", addresses=("10.0.0.1",)),)
+
+
+def test_a_vm_that_was_deallocated_runs_again_when_its_host_says_so() -> None:
+    before = declared(vm("a", power_state=PowerState.DEALLOCATED))
+    idle = says(vm("a"), known={"a": frozenset()}, idle=frozenset({"a"}))
+    assert with_host(before, idle, []) == before
+    assert with_host(before, replace(idle, idle=frozenset()), []).vms == (vm("a"),)
+
+
+def test_a_vm_that_a_maintenance_holds_is_kept_though_its_host_has_it_no_more() -> None:
+    """R58: while it is being redeployed it may be nowhere for a moment."""
+    before = declared(vm("a"), vm("b"))
+    assert with_host(before, says(), [maintenance(vm("a"))]).vms == (vm("a"),)
+
+
+def test_an_address_of_a_vm_elsewhere_cannot_be_taken() -> None:
+    before = declared(vm("a", host="host-2", addresses=("10.0.0.1",)))
+    with pytest.raises(Conflict, match=r"address 10\.0\.0\.1 of vm b is that of vm a on host-2"):
+        with_host(before, says(vm("b", addresses=("10.0.0.1",))), [])
+
+
+def test_a_scope_of_another_kind_is_refused() -> None:
+    before = declared(scopes=(availability_set(),))
+    with pytest.raises(Conflict, match="has scope web as scale-set, declared is availability-set"):
+        with_host(before, says(scopes=(scale_set("web"),)), [])

@@ -1,0 +1,98 @@
+"""One host says over the control API what it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.control import error
+from tests.support.service import running
+
+INVENTORY: dict[str, Any] = {
+    "hosts": [{"name": "host-1"}, {"name": "host-2"}],
+    "scopes": [{"name": "web", "kind": "availability-set"}],
+    "vms": [
+        {"name": "web-0", "host": "host-1", "scope": "web", "addresses": ["127.9.0.1"], "size": "D2"},
+        {"name": "web-1", "host": "host-2", "scope": "web", "addresses": ["127.9.0.2"]},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    folder: Path = tmp_path_factory.mktemp("declared")
+    with running(folder) as service, service.operator() as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _declared(api: httpx.Client) -> None:
+    api.put("/v1/inventory", json=INVENTORY).raise_for_status()
+
+
+def vms(api: httpx.Client) -> dict[str, dict[str, Any]]:
+    return {vm["name"]: vm for vm in api.get("/v1/inventory").json()["vms"]}
+
+
+def test_a_move_is_taken_over_and_what_the_host_does_not_know_stays(api: httpx.Client) -> None:
+    body = {"vms": [{"name": "web-1", "host": "host-2"}, {"name": "web-0", "host": "host-2", "size": "D4"}]}
+    answer = api.put("/v1/hosts/host-2/vms", json=body)
+    assert answer.json() == {"added": 0, "changed": 1, "removed": 0, "unchanged": 1}
+    moved = vms(api)["web-0"]
+    assert (moved["host"], moved["scope"], moved["addresses"], moved["size"]) == ("host-2", "web", ["127.9.0.1"], "D4")
+
+
+def test_a_host_that_is_new_comes_with_its_vms(api: httpx.Client) -> None:
+    answer = api.put("/v1/hosts/host-3/vms", json={"vms": [{"name": "db", "host": "host-3"}]})
+    assert answer.json()["added"] == 1
+    assert [host["name"] for host in api.get("/v1/hosts").json()["items"]] == ["host-1", "host-2", "host-3"]
+
+
+def test_what_changes_nothing_is_not_in_the_ledger(api: httpx.Client) -> None:
+    body = {"vms": [{"name": "web-0", "host": "host-1"}]}
+    before = api.get("/v1/ledger").json()["items"]
+    assert api.put("/v1/hosts/host-1/vms", json=body).json()["unchanged"] == 2
+    assert api.get("/v1/ledger").json()["items"] == before
+
+
+def test_a_vm_that_a_maintenance_holds_is_removed_when_that_is_over(api: httpx.Client) -> None:
+    """R58."""
+    made = api.post("/v1/maintenance", json={"vms": ["web-0"], "type": "Reboot"}).json()["items"][0]
+    assert api.put("/v1/hosts/host-1/vms", json={"vms": []}).json()["removed"] == 0
+    api.post(f"/v1/maintenance/{made['id']}/complete").raise_for_status()
+    assert api.put("/v1/hosts/host-1/vms", json={"vms": []}).json()["removed"] == 1
+    assert list(vms(api)) == ["web-1"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"vms": [{"name": "a", "host": "host-2"}]}, 400, "host 'host-2' was said, but these are the VMs of"),
+        ({"vms": [{"name": "a", "host": "host-1", "scope": "web"}]}, 400, "scope 'web' is not declared"),
+        ({"vms": [], "idle": ["a"]}, 400, "idle: 'a' is none of the VMs"),
+        ({"vms": [{"name": "a", "host": "host-1"}] * 2}, 400, "vm name 'a' stands twice"),
+        ({"vms": [{"name": "a", "host": "host-1", "addresses": ["127.9.0.2"]}]}, 409, "is that of vm web-1 on host-2"),
+        ({"scopes": [{"name": "web", "kind": "scale-set"}]}, 409, "has scope web as scale-set"),
+        ({"machines": []}, 422, "machines"),
+    ],
+)
+def test_what_contradicts_itself_or_others_changes_nothing(
+    api: httpx.Client, body: dict[str, Any], status: int, words: str
+) -> None:
+    code = "conflict" if status == 409 else "invalid_request"
+    assert words in error(api.put("/v1/hosts/host-1/vms", json=body), status, code)["message"]
+    assert list(vms(api)) == ["web-0", "web-1"]
+
+
+def test_a_token_of_a_host_declares_nothing(api: httpx.Client) -> None:
+    """A host that claims another's VM would be shown that VM's documents."""
+    token = api.post("/v1/hosts/host-1/tokens").json()["token"]
+    headers = {"authorization": f"Bearer {token}"}
+    body = {"vms": [{"name": "web-1", "host": "host-1"}]}
+    answer = httpx.put(f"{api.base_url}/v1/hosts/host-1/vms", json=body, headers=headers, trust_env=False)
+    error(answer, 401, "unauthorized")
+    assert vms(api)["web-1"]["host"] == "host-2"
