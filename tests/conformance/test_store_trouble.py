@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +45,21 @@ def locked(database: Database) -> Iterator[None]:
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
         yield
     engine.dispose()
+
+
+@contextmanager
+def small_disk(*, mebibytes: int) -> Iterator[Path]:
+    """A file system of its own, which PostgreSQL's user reaches."""
+    folder = Path(tempfile.mkdtemp(prefix="forewarn-disk-"))
+    folder.chmod(0o755)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=777", "tmpfs", str(folder)], check=True, timeout=10
+    )
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True, timeout=10)
+        folder.rmdir()
 
 
 def test_a_locked_database_is_unavailable_for_writing_and_unchanged(shared_database: Database) -> None:
@@ -272,3 +290,77 @@ def test_every_error_is_one_line(file: Database) -> None:
     with pytest.raises(StoreCorrupt) as caught:
         file.open()
     assert "\n" not in caught.value.message
+
+
+# PostgreSQL
+
+
+def test_a_postgresql_of_another_application_is_refused_and_left_alone(server: PostgreSql) -> None:
+    with server.database("template0") as database:
+        with database.engine().begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE orders (number INTEGER)")
+            connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+            connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('a1b2c3')")
+        with pytest.raises(
+            StoreCorrupt, match=r"not Forewarn's \(tables orders\): give Forewarn a database of its own"
+        ):
+            database.open()
+        with database.engine().connect() as connection:
+            assert sorted(sa.inspect(connection).get_table_names()) == ["alembic_version", "orders"]
+
+
+def test_a_postgresql_of_a_newer_version_is_refused(server: PostgreSql) -> None:
+    with server.database() as database:
+        with database.engine().begin() as connection:
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+        with pytest.raises(StoreCorrupt, match="schema 9999, unknown here: use the Forewarn that wrote it, or a newer"):
+            database.open()
+
+
+def test_a_postgresql_that_became_read_only_takes_no_changes_and_is_read_all_the_same(server: PostgreSql) -> None:
+    """As a standby is, or a primary whose operator has stopped it from writing."""
+    with server.database() as database:
+        store = database.open()
+        save(store, entry("before"))
+        with database.read_only():
+            with pytest.raises(StoreUnavailable, match="read-only transaction"):
+                save(store, entry("lost?"))
+            assert reasons(store) == ["before"]
+            other = database.open()
+            assert reasons(other) == ["before"]
+            other.close()
+        save(store, entry("after"))
+        assert reasons(store) == ["before", "after"]
+        store.close()
+
+
+def test_an_empty_postgresql_that_is_read_only_cannot_be_used(server: PostgreSql) -> None:
+    refused = pytest.raises(StoreUnavailable, match="read-only transaction")
+    with server.database("template0") as database, database.read_only(), refused:
+        database.open()
+
+
+def fill(store: SqlStore) -> None:
+    """Far more than fits."""
+    for _ in range(200):
+        save(store, *(entry("x" * 1000) for _ in range(20)))
+
+
+@pytest.mark.slow
+@pytest.mark.namespaces
+def test_a_full_postgresql_takes_no_changes_and_is_read_all_the_same(server: PostgreSql) -> None:
+    """A real file system without room; its log of changes lies on another one, as it should."""
+    with small_disk(mebibytes=32) as disk, server.database_at(disk / "space") as database:
+        store = database.open()
+        save(store, entry("before"))
+        ballast = disk / "ballast"
+        ballast.write_bytes(b"x" * (shutil.disk_usage(disk).free - 256 * 1024))
+        with pytest.raises(StoreUnavailable, match="No space left on device"):
+            fill(store)
+        kept = reasons(store)
+        assert kept[0] == "before"
+        assert (len(kept) - 1) % 20 == 0, "a transaction is there as a whole or not at all"
+        ballast.unlink()
+        save(store, entry("after"))
+        assert reasons(store)[-1] == "after"
+        store.close()

@@ -6,6 +6,7 @@ system user `pgserver` for itself, since PostgreSQL refuses to run as root.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import uuid
@@ -81,6 +82,24 @@ class Database:
             finally:
                 connection.exec_driver_sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """New connections may only read, and there are only new ones, of PostgreSQL, until the block ends."""
+        self._alter("SET default_transaction_read_only = on")
+        try:
+            yield
+        finally:
+            self._alter("RESET default_transaction_read_only")
+
+    def _alter(self, how: str) -> None:
+        name = sa.make_url(self.url).database
+        admin = sa.make_url(self.url).set(drivername="postgresql+psycopg", database="postgres")
+        engine = sa.create_engine(admin, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"ALTER DATABASE {name} {how}")
+            ended = sa.text("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = :name")
+            connection.execute(ended, {"name": name})
+
     def engine(self) -> sa.Engine:
         """Somebody else's way to the same database."""
         return sa.create_engine(self.url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sa.NullPool)
@@ -117,6 +136,21 @@ class PostgreSql:
         self._run(f"CREATE DATABASE {name} TEMPLATE {template}")
         yield Database(self._url(name))
         self._run(f"DROP DATABASE {name} WITH (FORCE)")
+
+    @contextmanager
+    def database_at(self, folder: Path) -> Iterator[Database]:
+        """A database with the schema whose files lie in a folder of their own."""
+        owner = Path(self._server.pgdata).stat()
+        folder.mkdir()
+        os.chown(folder, owner.st_uid, owner.st_gid)
+        name = f"test_{uuid.uuid4().hex}"
+        self._run(f"CREATE TABLESPACE {name} LOCATION '{folder}'")
+        try:
+            self._run(f"CREATE DATABASE {name} TEMPLATE template_forewarn TABLESPACE {name}")
+            yield Database(self._url(name))
+        finally:
+            self._run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+            self._run(f"DROP TABLESPACE {name}")
 
 
 @contextmanager

@@ -26,13 +26,19 @@ def upgrade(connection: sa.Connection) -> None:
     """Run the migrations that are missing; quick when there are none.
 
     Raises:
-        StoreCorrupt: The schema is of a version that this one does not know.
+        StoreCorrupt: The schema is of a version that this one does not know, or it is not ours.
     """
     revision = None
-    if sa.inspect(connection).has_table("alembic_version"):
+    tables = set(sa.inspect(connection).get_table_names())
+    if "alembic_version" in tables:
         revision = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
         if revision == HEAD or _can_live_with(connection, revision):
             return
+    foreign = sorted(tables - {"alembic_version"})
+    if foreign and ("meta" not in tables or revision is None):
+        names = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")  # noqa: PLR2004 - enough to know it by
+        msg = f"the database holds what is not Forewarn's (tables {names}): give Forewarn a database of its own"
+        raise StoreCorrupt(msg)
     from alembic import command  # noqa: PLC0415 - a fifth of a second to import, and needed once in a database's life
     from alembic.config import Config  # noqa: PLC0415 - see above
     from alembic.util import CommandError  # noqa: PLC0415 - see above
