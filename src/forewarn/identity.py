@@ -55,6 +55,7 @@ class Identity:
 
     Attributes:
         hosts: Names of the hosts that are declared.
+        is_known: Whether the inventory was heard at all; if not, who is unknown now may be known in a moment.
         listeners: Called after another inventory was taken over.
     """
 
@@ -68,6 +69,7 @@ class Identity:
         self._callers: dict[str, Caller] = {}
         self._vms_by_host: dict[str, list[VirtualMachine]] = {}
         self.hosts: frozenset[str] = frozenset()
+        self.is_known = True
         self.listeners: list[Callable[[], None]] = []
 
     def load(self, inventory: Inventory) -> None:

@@ -75,7 +75,12 @@ def token(service: Served, folder: Path, host: str = "host-1") -> Path:
 
 @contextmanager
 def endpoint(
-    service: Served, folder: Path, host: str = "host-1", token_file: Path | None = None, urls: tuple[str, ...] = ()
+    service: Served,
+    folder: Path,
+    host: str = "host-1",
+    token_file: Path | None = None,
+    urls: tuple[str, ...] = (),
+    more: tuple[str, ...] = (),
 ) -> Iterator[Endpoint]:
     log = folder / f"{host}.log"
     words = ["--host", host, "--token-file", str(token_file or token(service, folder, host))]
@@ -88,6 +93,7 @@ def endpoint(
         "127.0.0.1:0",
         "--state-file",
         str(folder / f"{host}.json"),
+        *more,
     ]
     with log.open("a") as err:
         process = subprocess.Popen(
@@ -217,7 +223,7 @@ def test_an_endpoint_that_is_not_wanted_says_so(service: Served, tmp_path: Path)
     wrong.write_text("not-a-token")
     with endpoint(service, tmp_path, token_file=wrong) as host:
         wait_for(lambda: "the control plane answered 401" in host.log.read_text())
-        assert host.ask(WEB_0).status == 404
+        assert host.ask(WEB_0).status == 503
         ready = httpx.get(f"{host.url}/readyz")
         assert (ready.status_code, ready.json()["status"]) == (503, "nothing is known yet")
 
@@ -263,3 +269,45 @@ def test_the_state_of_another_host_is_refused(service: Served, tmp_path: Path) -
     (tmp_path / "host-2.json").write_text(json.dumps(state))
     with pytest.raises(AssertionError, match="is the state of host 'host-1'"), endpoint(service, tmp_path, "host-2"):
         pass
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """Signed by itself, with its key beside it."""
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-keyout", str(tmp_path / "control.key"), "-out", str(tmp_path / "control.pem"), "-days", "2"]
+    command += ["-subj", "/CN=control", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(command, check=True, capture_output=True, timeout=20)
+    return tmp_path / "control.pem"
+
+
+@pytest.mark.slow
+def test_between_host_and_control_plane_there_is_tls(tmp_path: Path, certificate: Path) -> None:
+    """The whole way over it: documents, approvals, and who asked."""
+    (tmp_path / "inventory.yaml").write_text(INVENTORY)
+    words = ["--inventory", str(tmp_path / "inventory.yaml"), "--tls-certificate", str(certificate)]
+    words += ["--tls-key", str(certificate.with_suffix(".key"))]
+    trusting = {"SSL_CERT_FILE": str(certificate)}  # for the operator's commands
+    with served(tmp_path, *words, settings=trusting) as service:
+        assert service.control_url.startswith("https://")
+        with endpoint(service, tmp_path, more=("--ca-file", str(certificate))) as host:
+            wait_for(lambda: host.ask(WEB_0).status == 200)
+            service.forewarn(*SCHEDULE, "web-0")
+            wait_for(lambda: host.document(WEB_0)["Events"])
+            [event] = host.document(WEB_0)["Events"]
+            assert host.approve(WEB_0, event["EventId"]).status == 200
+            wait_for(lambda: host.document(WEB_0)["Events"][0]["EventStatus"] == "Started")
+
+
+@pytest.mark.slow
+def test_a_control_plane_that_nobody_vouches_for_is_told_nothing(tmp_path: Path, certificate: Path) -> None:
+    """Without the certificate the token does not leave this host."""
+    (tmp_path / "inventory.yaml").write_text(INVENTORY)
+    words = ["--inventory", str(tmp_path / "inventory.yaml"), "--tls-certificate", str(certificate)]
+    words += ["--tls-key", str(certificate.with_suffix(".key"))]
+    with (
+        served(tmp_path, *words, settings={"SSL_CERT_FILE": str(certificate)}) as service,
+        endpoint(service, tmp_path) as host,
+    ):
+        wait_for(lambda: "CERTIFICATE_VERIFY_FAILED" in host.log.read_text())
+        assert host.ask(WEB_0).status == 503

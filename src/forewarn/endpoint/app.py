@@ -94,9 +94,8 @@ class MetadataApp:
             status = (
                 HTTPStatus.SERVICE_UNAVAILABLE if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else error.status
             )
-            response = _error(status, "Service unavailable")
-            if status == HTTPStatus.SERVICE_UNAVAILABLE:
-                response.headers["retry-after"] = str(_RETRY_AFTER_S)
+            is_unavailable = status == HTTPStatus.SERVICE_UNAVAILABLE
+            response = _unavailable() if is_unavailable else _error(status, "Service unavailable")
         except Exception:  # noqa: BLE001 - a request must not take the endpoint with it; the log has the trace
             _log.exception("a request raised", path=scope["path"])
             response = _error(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal server error")
@@ -198,6 +197,8 @@ class MetadataApp:
     def _caller(self, connection: Connection) -> Caller:
         """Who calls now; asked again after each wait, since the inventory may have changed meanwhile."""
         caller = connection.current_caller()
+        if caller is None and not self._authority.identity.is_known:
+            raise _Refused(_unavailable())
         if caller is None:
             self._traffic.unknown_callers += 1
             raise _Refused(_error(HTTPStatus.NOT_FOUND, "Not found"))
@@ -240,7 +241,7 @@ class MetadataApp:
                 headers["etag"] = f'"{channel.incarnation}"'
                 return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         if not channel.replies:
-            return _error(HTTPStatus.SERVICE_UNAVAILABLE, "Service unavailable")
+            return _unavailable()
         if _NOT_PLAIN.isdisjoint(request.headers.keys()):
             connection.learn(index)
         response = _json(HTTPStatus.OK, channel.replies[index].body, headers | {"etag": f'"{channel.incarnation}"'})
@@ -417,6 +418,13 @@ def _check_metadata(request: Request) -> None:
 
 def _json(status: int, body: bytes, headers: dict[str, str] | None = None) -> Response:
     return Response(body, status_code=status, headers={"content-type": imds.CONTENT_TYPE, **(headers or {})})
+
+
+def _unavailable() -> Response:
+    """Not now; soon."""
+    response = _error(HTTPStatus.SERVICE_UNAVAILABLE, "Service unavailable")
+    response.headers["retry-after"] = str(_RETRY_AFTER_S)
+    return response
 
 
 def _error(status: int, text: str) -> Response:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from forewarn.core.approval import Approval, Approver
 from forewarn.feed import Feed
+from forewarn.identity import Identity
 
 __all__ = ["Authority"]
 
@@ -17,6 +18,11 @@ class Authority(Protocol):
     @property
     def feed(self) -> Feed:
         """What is shown now."""
+        ...
+
+    @property
+    def identity(self) -> Identity:
+        """Who asks."""
         ...
 
     async def enable(self, key: str, scope: str | None) -> None:

@@ -58,6 +58,7 @@ class Remote:
         self._told: list[HostState | Document] = []
         self._reported: dict[str, datetime] = {}
         self._show(state)
+        self.identity.is_known = state != nothing(state.host)
 
     @property
     def age_s(self) -> float | None:
@@ -132,6 +133,7 @@ class Remote:
             return
         self._state = state
         self.identity.load(state.inventory)
+        self.identity.is_known = True
         self.feed.reload(state.documents)
         self.on_inventory()
 
