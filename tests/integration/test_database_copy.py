@@ -41,7 +41,8 @@ from forewarn.errors import ConfigError, Conflict, ForewarnError, StoreCorrupt, 
 from forewarn.ids import SeededIds
 from forewarn.scheduler import Pace
 from forewarn.store import SqlStore
-from forewarn.store.copying import COPIED, PIECE_ROWS, Progress, copy_database, database_url, shown_url
+from forewarn.store.copying import COPIED, PIECE_ROWS, Progress, copy_database
+from forewarn.store.ends import database_url, shown_url
 from forewarn.store.migrate import HEAD
 from forewarn.store.sql import ADVISORY_LOCK
 from forewarn.store.tables import Word, lease, metadata

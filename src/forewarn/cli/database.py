@@ -13,7 +13,9 @@ from forewarn.cli.output import Column, Output, format_moment
 from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from forewarn.store.copying import Copied, Description, Holding, Progress
+    from forewarn.store.copying import Copied, Progress
+    from forewarn.store.describing import Description
+    from forewarn.store.ends import Holding
 
 __all__ = ["add_database", "copied_json", "description_json", "progress_line"]
 
@@ -69,7 +71,7 @@ def add_database(app: typer.Typer) -> None:
     ) -> None:
         """Show what a database holds: its schema, its size, rows of each table, and who carries out what is due."""
         with server_extra():
-            from forewarn.store.copying import describe_database
+            from forewarn.store.describing import describe_database
         _check(url, "URL")
         description = describe_database(url)
         if not output.show(description_json(description)):
@@ -78,7 +80,7 @@ def add_database(app: typer.Typer) -> None:
 
 def _check(url: str, hint: str) -> None:
     """Tell a URL that cannot be read from a database that cannot be used: the first is a matter of usage."""
-    from forewarn.store.copying import database_url
+    from forewarn.store.ends import database_url
 
     try:
         database_url(url)

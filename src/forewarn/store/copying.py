@@ -16,13 +16,10 @@ Leases are not copied: they say who serves a database, and the new one is served
 
 from __future__ import annotations
 
-import os
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -30,25 +27,12 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from forewarn.errors import ConfigError, Conflict, StoreCorrupt, StoreUnavailable
+from forewarn.errors import ConfigError, Conflict, StoreCorrupt
 from forewarn.store import tables as t
-from forewarn.store.lock import FileLock
+from forewarn.store.ends import VERSION_TABLE, WholeDatabase, database_url, schema_of
 from forewarn.store.migrate import HEAD, upgrade
-from forewarn.store.sql import ADVISORY_LOCK, postgresql_engine, sqlite_engine, with_driver, wrapped
 
-__all__ = [
-    "COPIED",
-    "PIECE_ROWS",
-    "Copied",
-    "CopiedTable",
-    "Description",
-    "Holding",
-    "Progress",
-    "copy_database",
-    "database_url",
-    "describe_database",
-    "shown_url",
-]
+__all__ = ["COPIED", "PIECE_ROWS", "Copied", "CopiedTable", "Progress", "copy_database"]
 
 PIECE_ROWS = 200
 """Most rows that are in memory at a time."""
@@ -56,15 +40,6 @@ PIECE_ROWS = 200
 COPIED = tuple(table for table in t.metadata.sorted_tables if table is not t.lease)
 """The tables that are copied, in order."""
 
-_BUSY_TIMEOUT_MS = 5000
-_LEAVING_TRIES = 40
-_LEAVING_PAUSE_S = 0.05
-"""A service that was just stopped may still be connected for a moment."""
-
-_SESSION = "forewarn database"
-"""How our own connections to PostgreSQL are named; those of a service are named ``forewarn``."""
-
-_VERSION_TABLE = sa.table("alembic_version", sa.column("version_num"))
 _CHECKSUM_BYTES = 16
 _UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError)
 """What a value raises that is none of its column's type."""
@@ -122,219 +97,6 @@ class Copied:
         return sum(table.rows for table in self.tables)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """A lease as it stands in a database.
-
-    Attributes:
-        is_over: Whether its time is over, by the database's clock.
-    """
-
-    name: str
-    holder: str
-    term: int
-    expires_at: datetime
-    is_over: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
-    """What a database holds.
-
-    Attributes:
-        url: Without a password.
-        schema: The revision of its schema; `migrate.HEAD` is the newest.
-        clock: ``real`` or ``virtual``; None while nobody has served it.
-        counter: The number of the last change; 0 if there was none.
-        size_bytes: What it takes up on the disk of its server, indexes included.
-        leases: Who carries out what is due; none in a SQLite file, which only one process can have.
-        rows: How many rows each table has; tables that an older schema lacks are left out.
-    """
-
-    url: str
-    schema: str
-    clock: str | None
-    counter: int
-    size_bytes: int
-    leases: tuple[Holding, ...]
-    rows: dict[str, int]
-
-
-# URLs
-
-
-def database_url(text: str) -> sa.URL:
-    """The URL of a database that outlives its process.
-
-    Raises:
-        ConfigError: It is none, or is not written as expected.
-    """
-    try:
-        url = with_driver(text)
-    except (StoreUnavailable, ValueError) as error:  # a port that is no number is a ValueError
-        msg = "the database URL cannot be read: expected sqlite:///FILE or postgresql://USER@HOST/NAME"
-        raise ConfigError(msg) from error
-    if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
-        msg = "a database in memory is gone with its process: expected sqlite:///FILE"
-        raise ConfigError(msg)
-    if "@" in (url.host or ""):  # the rest of the password: whoever says that the host is unknown would print it
-        msg = "the password in the database URL has an @ in it: write it as %40"
-        raise ConfigError(msg)
-    return url
-
-
-def shown_url(url: sa.URL) -> str:
-    """The URL as it may be printed: with stars for passwords, and without the driver."""
-    query = {name: "***" if "password" in name.lower() else value for name, value in url.query.items()}
-    return url.set(drivername=url.get_backend_name(), query=query).render_as_string(hide_password=True)
-
-
-class _Database:
-    """One of the two databases.
-
-    Attributes:
-        name: Its URL, as it may be printed.
-        path: The file, if it is SQLite.
-    """
-
-    def __init__(self, url: sa.URL) -> None:
-        self.name = shown_url(url)
-        self.path = Path(os.path.realpath(str(url.database))) if url.get_backend_name() == "sqlite" else None
-        self._url = url
-        self._guard: sa.Connection | None = None
-
-    def check_exists(self) -> None:
-        """SQLite makes a file that is not there, so look before it is asked.
-
-        Raises:
-            ConfigError: There is no such file.
-        """
-        if self.path is not None and not self.path.is_file():
-            msg = f"there is no database {self.path}"
-            raise ConfigError(msg)
-
-    @contextmanager
-    def wrapped(self) -> Iterator[None]:
-        """Turn what a driver raises into our errors."""
-        with wrapped(self.name):
-            yield
-
-    @contextmanager
-    def read(self) -> Iterator[sa.Connection]:
-        """One view of it, however long it takes."""
-        with self._engine() as engine, self.wrapped(), engine.connect() as connection:
-            self._stay(connection)
-            yield connection
-
-    @contextmanager
-    def write(self) -> Iterator[sa.Connection]:
-        """A transaction, however long it takes: committed at the end, rolled back on an exception."""
-        with self._engine(is_writer=True) as engine, self.wrapped(), engine.begin() as connection:
-            self._stay(connection)
-            yield connection
-
-    def _stay(self, connection: sa.Connection) -> None:
-        """While one of the two databases works, the other one is idle; it must not break off."""
-        if self.path is None:
-            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
-
-    @contextmanager
-    def _engine(self, *, is_writer: bool = False) -> Iterator[sa.Engine]:
-        engine = self._sqlite(is_writer=is_writer) if self.path is not None else self._postgresql(is_writer=is_writer)
-        try:
-            yield engine
-        finally:
-            engine.dispose()
-
-    def _sqlite(self, *, is_writer: bool) -> sa.Engine:
-        engine = sqlite_engine(self._url, _BUSY_TIMEOUT_MS, None, is_writer=is_writer, poolclass=sa.NullPool)
-        if is_writer:
-            # With a write-ahead log every row would be on the disk twice until the end. Whoever serves it turns it on.
-            sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA journal_mode=DELETE"))
-        return engine
-
-    def _postgresql(self, *, is_writer: bool) -> sa.Engine:
-        url = self._url.update_query_dict({"application_name": _SESSION} | dict(self._url.query))
-        try:
-            engine = postgresql_engine(url, _BUSY_TIMEOUT_MS)
-        except ModuleNotFoundError as error:
-            msg = f"PostgreSQL needs a library ({error.name} is missing): pip install 'forewarn[postgresql]'"
-            raise ConfigError(msg) from error
-        if is_writer:
-            return engine
-        return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-
-    # Keeping others away
-
-    @contextmanager
-    def alone(self, mark: int) -> Iterator[None]:
-        """Keep every other Forewarn off it for as long as the block lasts.
-
-        Args:
-            mark: A number that is locked as well; two names of one database are found out by it.
-
-        Raises:
-            StoreUnavailable: Another process has it.
-            ConfigError: This process has locked it with the same mark.
-        """
-        if self.path is not None:
-            lock = FileLock(Path(f"{self.path}.lock"))
-            lock.acquire()
-            try:
-                yield
-            finally:
-                lock.release()
-            return
-        # A connection of its own: the view of a transaction that waits for a lock is from before it got it.
-        with self.write() as self._guard:
-            if not self._try_lock(mark):
-                msg = f"{self.name} is the source as well: choose another database to copy to"
-                raise ConfigError(msg)
-            self._check_lease()
-            self._wait_alone()
-            yield
-            self.check_alone()
-
-    def check_alone(self) -> None:
-        """See that the lock is still held.
-
-        Raises:
-            StoreUnavailable: The connection that held it is lost.
-        """
-        if self._guard is not None:
-            with self.wrapped():
-                self._guard.exec_driver_sql("SELECT 1")
-
-    def _try_lock(self, number: int) -> bool:
-        assert self._guard is not None  # noqa: S101 - set by `alone`
-        return bool(self._guard.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({number})").scalar())
-
-    def _check_lease(self) -> None:
-        assert self._guard is not None  # noqa: S101 - set by `alone`
-        for lease in _leases(self._guard):
-            if not lease.is_over:
-                until = f"{lease.expires_at:%Y-%m-%d %H:%M:%SZ}"
-                msg = (
-                    f"database {self.name} is served: {lease.holder} holds it until {until}; stop every forewarn serve"
-                )
-                raise StoreUnavailable(msg)
-
-    def _wait_alone(self) -> None:
-        for _ in range(_LEAVING_TRIES):
-            if self._try_lock(ADVISORY_LOCK) and not self._count_services():
-                return
-            time.sleep(_LEAVING_PAUSE_S)
-        msg = f"database {self.name} is in use by another forewarn: stop it first"
-        raise StoreUnavailable(msg)
-
-    def _count_services(self) -> int:
-        assert self._guard is not None  # noqa: S101 - set by `alone`
-        self._guard.exec_driver_sql("SELECT pg_stat_clear_snapshot()")
-        here = "datname = current_database() AND application_name = 'forewarn' AND pid <> pg_backend_pid()"
-        count = self._guard.exec_driver_sql(f"SELECT count(*) FROM pg_stat_activity WHERE {here}")  # noqa: S608 - no input
-        return int(count.scalar_one())
-
-
 # Copying
 
 
@@ -359,7 +121,7 @@ def copy_database(
         StoreCorrupt: The source is damaged, newer or not Forewarn's; or a row reads differently in the target.
         StoreUnavailable: One of them is served, away or full.
     """
-    source, target = _Database(database_url(source_url)), _Database(database_url(target_url))
+    source, target = WholeDatabase(database_url(source_url)), WholeDatabase(database_url(target_url))
     source.check_exists()
     _check_files(source, target)
     mark = secrets.randbits(62)
@@ -379,7 +141,7 @@ def copy_database(
     return Copied(source=source.name, target=target.name, schema=HEAD, tables=tables)
 
 
-def _check_files(source: _Database, target: _Database) -> None:
+def _check_files(source: WholeDatabase, target: WholeDatabase) -> None:
     if source.path is None or target.path is None:
         return
     if source.path == target.path or (target.path.exists() and source.path.samefile(target.path)):
@@ -388,7 +150,7 @@ def _check_files(source: _Database, target: _Database) -> None:
 
 
 @contextmanager
-def _unmade(target: _Database) -> Iterator[None]:
+def _unmade(target: WholeDatabase) -> Iterator[None]:
     """Remove a file that SQLite made for nothing. Nobody else has it: its lock is ours."""
     is_new = target.path is not None and not target.path.exists()
     try:
@@ -402,7 +164,7 @@ def _unmade(target: _Database) -> Iterator[None]:
 
 def _check_empty(connection: sa.Connection, name: str) -> None:
     found = set(sa.inspect(connection).get_table_names())
-    others = found - t.metadata.tables.keys() - {_VERSION_TABLE.name}
+    others = found - t.metadata.tables.keys() - {VERSION_TABLE.name}
     if others:
         msg = f"database {name} is not empty, it has a table {min(others)}: choose a new one to copy to"
         raise Conflict(msg)
@@ -412,7 +174,7 @@ def _check_empty(connection: sa.Connection, name: str) -> None:
             raise Conflict(msg)
 
 
-def _check_source(source: _Database, *, upgrade_source: bool) -> bool:
+def _check_source(source: WholeDatabase, *, upgrade_source: bool) -> bool:
     """Whether it is to be upgraded."""
     with source.read() as connection:
         if source.path is not None:
@@ -420,7 +182,7 @@ def _check_source(source: _Database, *, upgrade_source: bool) -> bool:
             if fault != "ok":
                 msg = f"database {source.name} is damaged: {' '.join(str(fault).split())}; restore a backup"
                 raise StoreCorrupt(msg)
-        revision = _revision(connection, source.name)
+        revision = schema_of(connection, source.name)
         if revision == HEAD:
             return False
         if revision not in _older():
@@ -433,13 +195,6 @@ def _check_source(source: _Database, *, upgrade_source: bool) -> bool:
         )
         raise Conflict(msg)
     return True
-
-
-def _revision(connection: sa.Connection, name: str) -> str:
-    if not sa.inspect(connection).has_table(_VERSION_TABLE.name):
-        msg = f"database {name} is not Forewarn's: it has no schema of ours"
-        raise StoreCorrupt(msg)
-    return str(connection.execute(sa.select(_VERSION_TABLE.c.version_num)).scalar())
 
 
 def _older() -> set[str]:
@@ -455,9 +210,9 @@ class _Run:
 
     def __init__(
         self,
-        source: _Database,
+        source: WholeDatabase,
         reading: sa.Connection,
-        target: _Database,
+        target: WholeDatabase,
         writing: sa.Connection,
         tell: Callable[[Progress], None],
     ) -> None:
@@ -530,7 +285,7 @@ class _Checksum:
 
 @contextmanager
 def _pieces(
-    database: _Database, connection: sa.Connection, table: sa.Table, checksum: _Checksum
+    database: WholeDatabase, connection: sa.Connection, table: sa.Table, checksum: _Checksum
 ) -> Iterator[Iterator[list[tuple[Any, ...]]]]:
     """The rows as values, each checked by the type of its column, in whichever order the database likes best."""
     with database.wrapped():
@@ -540,7 +295,7 @@ def _pieces(
 
 
 def _read(
-    database: _Database, table: sa.Table, rows: sa.CursorResult[Any], checksum: _Checksum
+    database: WholeDatabase, table: sa.Table, rows: sa.CursorResult[Any], checksum: _Checksum
 ) -> Iterator[list[tuple[Any, ...]]]:
     try:
         for piece in rows.partitions():
@@ -551,48 +306,3 @@ def _read(
         words = " ".join(str(error).split())
         msg = f"database {database.name} is damaged: a row of table {table.name} cannot be read: {words}"
         raise StoreCorrupt(msg) from error
-
-
-# Looking
-
-
-def describe_database(url: str) -> Description:
-    """What a database holds. It may be served meanwhile; nothing is locked or changed.
-
-    Raises:
-        ConfigError: The URL cannot be used, or there is no such file.
-        StoreCorrupt: It is damaged or not Forewarn's.
-        StoreUnavailable: It is away.
-    """
-    database = _Database(database_url(url))
-    database.check_exists()
-    with database.read() as connection:
-        schema = _revision(connection, database.name)
-        found = set(sa.inspect(connection).get_table_names())
-        tables = [table for table in t.metadata.sorted_tables if table.name in found]
-        rows = {x.name: connection.execute(sa.select(sa.func.count()).select_from(x)).scalar_one() for x in tables}
-        meta = {row.key: row.value for row in connection.execute(sa.select(t.meta))}
-        return Description(
-            url=database.name,
-            schema=schema,
-            clock=meta.get("clock"),
-            counter=int(meta.get("sequence") or 0),
-            size_bytes=_size_bytes(database, connection),
-            leases=tuple(_leases(connection)) if database.path is None else (),
-            rows=rows,
-        )
-
-
-def _leases(connection: sa.Connection) -> list[Holding]:
-    if not sa.inspect(connection).has_table(t.lease.name):
-        return []
-    now = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one().astimezone(UTC)
-    rows = connection.execute(sa.select(t.lease).order_by(t.lease.c.name)).mappings()
-    return [Holding(**row, is_over=row["expires_at"] <= now) for row in rows]
-
-
-def _size_bytes(database: _Database, connection: sa.Connection) -> int:
-    if database.path is None:
-        return int(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
-    files = [Path(f"{database.path}{suffix}") for suffix in ("", "-wal")]
-    return sum(file.stat().st_size for file in files if file.exists())

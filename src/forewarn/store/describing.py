@@ -1,0 +1,70 @@
+"""What a database holds, seen from outside of a service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from forewarn.store import tables as t
+from forewarn.store.ends import Holding, WholeDatabase, database_url, leases, schema_of
+
+__all__ = ["Description", "describe_database"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a database holds.
+
+    Attributes:
+        url: Without a password.
+        schema: The revision of its schema; `migrate.HEAD` is the newest.
+        clock: ``real`` or ``virtual``; None while nobody has served it.
+        counter: The number of the last change; 0 if there was none.
+        size_bytes: What it takes up on the disk of its server, indexes included.
+        leases: Who carries out what is due; none in a SQLite file, which only one process can have.
+        rows: How many rows each table has; tables that an older schema lacks are left out.
+    """
+
+    url: str
+    schema: str
+    clock: str | None
+    counter: int
+    size_bytes: int
+    leases: tuple[Holding, ...]
+    rows: dict[str, int]
+
+
+def describe_database(url: str) -> Description:
+    """What a database holds. It may be served meanwhile; nothing is locked or changed.
+
+    Raises:
+        ConfigError: The URL cannot be used, or there is no such file.
+        StoreCorrupt: It is damaged or not Forewarn's.
+        StoreUnavailable: It is away.
+    """
+    database = WholeDatabase(database_url(url))
+    database.check_exists()
+    with database.read() as connection:
+        schema = schema_of(connection, database.name)
+        found = set(sa.inspect(connection).get_table_names())
+        tables = [table for table in t.metadata.sorted_tables if table.name in found]
+        rows = {x.name: connection.execute(sa.select(sa.func.count()).select_from(x)).scalar_one() for x in tables}
+        meta = {row.key: row.value for row in connection.execute(sa.select(t.meta))}
+        return Description(
+            url=database.name,
+            schema=schema,
+            clock=meta.get("clock"),
+            counter=int(meta.get("sequence") or 0),
+            size_bytes=_size_bytes(database, connection),
+            leases=tuple(leases(connection)) if database.path is None else (),
+            rows=rows,
+        )
+
+
+def _size_bytes(database: WholeDatabase, connection: sa.Connection) -> int:
+    if database.path is None:
+        return int(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
+    files = [Path(f"{database.path}{suffix}") for suffix in ("", "-wal")]
+    return sum(file.stat().st_size for file in files if file.exists())
