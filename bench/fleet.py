@@ -5,14 +5,33 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import sqlalchemy as sa
+
+from bench.postgresql import open_engine
+from forewarn.auth import digest
 from forewarn.core.decision import Changes
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Audience, Host, VirtualMachine
+from forewarn.core.model import Audience, Host, HostToken, Scope, ScopeKind, VirtualMachine, audience_key
 from forewarn.store import SqlStore
+from forewarn.store.tables import metadata
 
-__all__ = ["VMS_PER_HOST", "host_name", "vm_name", "write_fleet"]
+__all__ = [
+    "VMS_PER_HOST",
+    "WIDE",
+    "address_of",
+    "fill",
+    "host_name",
+    "multiply",
+    "token_of",
+    "vm_name",
+    "wide_name",
+    "write_fleet",
+]
 
 VMS_PER_HOST = 20
+
+WIDE = "wide"
+"""The scope that has a VM on every host."""
 
 
 def vm_name(number: int) -> str:
@@ -20,37 +39,130 @@ def vm_name(number: int) -> str:
     return f"vm-{number:06}"
 
 
+def wide_name(number: int) -> str:
+    """The name of the VM of the wide scope on the host of that number."""
+    return f"wide-{number:05}"
+
+
 def host_name(number: int) -> str:
     """The name of a host, counted from 0."""
     return f"host-{number:05}"
 
 
+def token_of(host: str) -> str:
+    """The token that the host's endpoint shows."""
+    return f"token-of-{host}"
+
+
+def address_of(number: int) -> str:
+    """The address of a VM, on this machine: so that the load can ask from it."""
+    return f"127.{1 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+
 def write_fleet(folder: Path, count: int) -> str:
-    """So many standalone VMs, twenty to a host, each with an address and each of them asking already.
+    """A SQLite database with so many standalone VMs, twenty to a host.
 
     Returns:
         The URL of the database.
     """
     url = f"sqlite:///{folder}/fleet.db"
+    fill(url, -(-count // VMS_PER_HOST), count=count)
+    return url
+
+
+def fill(
+    url: str, hosts: int, *, per_host: int = VMS_PER_HOST, count: int | None = None, has_wide: bool = False
+) -> None:
+    """Standalone VMs on so many hosts, each with an address and each of them asking already; a token for each host.
+
+    Args:
+        url: Of an empty database.
+        hosts: How many.
+        per_host: Standalone VMs on each.
+        count: Standalone VMs in all; None: as many as there is room for.
+        has_wide: Whether there is, beside them, a scope with a VM on every host.
+    """
     now = datetime.now(UTC)
-    hosts = tuple(Host(name=host_name(number)) for number in range(-(-count // VMS_PER_HOST)))
-    vms = tuple(
-        VirtualMachine(
-            name=vm_name(number),
-            host=host_name(number // VMS_PER_HOST),
-            addresses=(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",),
-        )
-        for number in range(count)
-    )
+    names = [host_name(number) for number in range(hosts)]
+    vms = [
+        VirtualMachine(name=vm_name(number), host=names[number // per_host], addresses=(address_of(number),))
+        for number in range(hosts * per_host if count is None else count)
+    ]
+    wide = Scope(name=WIDE, kind=ScopeKind.CLOUD_SERVICE)
+    keys: dict[str, str | None] = {audience_key(vm, None): None for vm in vms}
+    if has_wide:
+        vms += [VirtualMachine(name=wide_name(number), host=name, scope=WIDE) for number, name in enumerate(names)]
+        keys[audience_key(vms[-1], wide)] = WIDE
     audiences = {
-        f"vm:{vm.name}": Audience(key=f"vm:{vm.name}", enabled_at=now, epoch=1, incarnation=1, active_until=now)
-        for vm in vms
+        key: Audience(key=key, scope=scope, enabled_at=now, epoch=1, incarnation=1, active_until=now)
+        for key, scope in keys.items()
     }
+    inventory = Inventory(hosts=tuple(Host(name=name) for name in names), scopes=(wide,) * has_wide, vms=tuple(vms))
     store = SqlStore(url)
     try:
         with store.write() as transaction:
-            transaction.replace_inventory(Inventory(hosts=hosts, vms=vms), "benchmark")
+            transaction.replace_inventory(inventory, "benchmark")
             transaction.save(Changes(audiences=audiences))
+            for name in names:
+                transaction.keep_host_token(
+                    HostToken(id=f"t-{name}", host=name, digest=digest(token_of(name)), created_at=now)
+                )
     finally:
         store.close()
-    return url
+
+
+_COPIED = (
+    ("host", "name", {"name": "'host-' || lpad(n::text, 5, '0')"}, "hosts", "host-00000"),
+    (
+        "host_token",
+        "host",
+        {
+            "id": "'t-host-' || lpad(n::text, 5, '0')",
+            "host": "'host-' || lpad(n::text, 5, '0')",
+            "digest": "encode(sha256(('token-of-host-' || lpad(n::text, 5, '0'))::bytea), 'hex')",
+        },
+        "hosts",
+        "host-00000",
+    ),
+    (
+        "vm",
+        "name",
+        {
+            "name": "'vm-' || lpad(n::text, 6, '0')",
+            "host": "'host-' || lpad((n / :per_host)::text, 5, '0')",
+            "addresses": "json_build_array('10.' || (n >> 16) || '.' || (n >> 8 & 255) || '.' || (n & 255))",
+        },
+        "vms",
+        "vm-000000",
+    ),
+    (
+        "address",
+        "vm",
+        {
+            "vm": "'vm-' || lpad(n::text, 6, '0')",
+            "address": "'10.' || (n >> 16) || '.' || (n >> 8 & 255) || '.' || (n & 255)",
+        },
+        "vms",
+        "vm-000000",
+    ),
+    ("audience", "key", {"key": "'vm:vm-' || lpad(n::text, 6, '0')"}, "vms", "vm:vm-000000"),
+)
+"""What a fleet consists of: table, its key, what differs from the first row, how many there are, the first row."""
+
+
+def multiply(url: str, hosts: int, per_host: int) -> None:
+    """The same as `fill` on PostgreSQL, made there out of one host with one VM: for a million it takes seconds."""
+    fill(url, 1, per_host=1)
+    counts = {"hosts": hosts, "vms": hosts * per_host}
+    with open_engine(url).begin() as connection:
+        for table, key, changed, count, first in _COPIED:
+            columns = [column.name for column in metadata.tables[table].columns]
+            values = ", ".join(changed.get(name, f"one.{name}") for name in columns)
+            query = (
+                f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} "  # noqa: S608 - of constants
+                f"FROM {table} one, generate_series(1, :last) n WHERE one.{key} = :first"
+            )
+            numbers = {"last": counts[count] - 1, "first": first}
+            connection.execute(sa.text(query), numbers | ({"per_host": per_host} if ":per_host" in query else {}))
+    with open_engine(url).connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("ANALYZE")

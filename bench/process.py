@@ -115,6 +115,15 @@ class Child:
         self._process.stdin.flush()
 
     def hear(self, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Its next line, which is JSON.
+
+        Raises:
+            BenchError: It ended, or said nothing for so long.
+        """
+        heard: dict[str, Any] = json.loads(self.hear_line(timeout_s))
+        return heard
+
+    def hear_line(self, timeout_s: float = 60.0) -> str:
         """Its next line.
 
         Raises:
@@ -135,8 +144,7 @@ class Child:
                     raise BenchError(msg)
                 self._unread += piece
         line, _, self._unread = self._unread.partition(b"\n")
-        heard: dict[str, Any] = json.loads(line)
-        return heard
+        return line.decode()
 
     def ask(self, timeout_s: float = 60.0, **message: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
         """Send it a line and hear the answer."""
@@ -158,6 +166,11 @@ class Child:
             msg = f"{self._name} ended with {self._process.returncode}; its log: {self._tail()}"
             raise BenchError(msg)
         return self._unread + output
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._signal(signal.SIGKILL)
+        self._process.wait(_STOP_S)
 
     @property
     def is_running(self) -> bool:

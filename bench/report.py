@@ -19,11 +19,13 @@ _MET = {True: "met", False: "**missed**", None: ""}
 
 
 def merge(parts: dict[str, Any], machine: dict[str, str]) -> dict[str, Any]:
-    """New parts over those of an earlier run, in the order of the table."""
-    content: dict[str, Any] = {"machine": machine, "parts": {}}
-    if JSON_FILE.is_file():
-        content["parts"] = json.loads(JSON_FILE.read_text(encoding="utf-8"))["parts"]
-    content["parts"].update(parts)
+    """New parts over those of an earlier run, in the order of the table; each new one tells what was different then."""
+    if not JSON_FILE.is_file():
+        return {"machine": machine, "parts": parts}
+    content: dict[str, Any] = json.loads(JSON_FILE.read_text(encoding="utf-8"))
+    others = {name: fact for name, fact in machine.items() if content["machine"].get(name) != fact}
+    for name, part in parts.items():
+        content["parts"][name] = part | {"machine": others}
     return content
 
 
@@ -35,6 +37,10 @@ def render(content: dict[str, Any]) -> str:
         lines += [_line(row) for row in part["rows"]]
     lines += ["", "Measured on:", ""]
     lines += [f"- {name}: {fact}" for name, fact in content["machine"].items()]
+    for part in content["parts"].values():
+        if part.get("machine"):
+            facts = ", ".join(f"{name} {fact}" for name, fact in part["machine"].items())
+            lines.append(f"- measured alone, {part['title']}: {facts}")
     lines += ["", "Commands:", "", "```sh", "make bench        # or: .venv/bin/python -m bench"]
     lines += [f"# servers run as: taskset -c {SERVER_CORE} …; the load as:"]
     wrk = f"taskset -c {LOAD_CORE} wrk -t 1 -c 64 -d 3s -s bench/sides/wrk.lua -H 'Metadata: true'"

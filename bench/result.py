@@ -28,6 +28,13 @@ class Effort:
         waited: Events that an agent with a held poll is told of.
         fixtures: Fixtures of the testing kit, one after the other.
         events_of_day: Events of a simulated day.
+        watches: Watches of hosts that one replica holds.
+        heard: Changes that all of them hear of.
+        through: Changes whose way from the control API to a VM is timed.
+        commits: Hosts whose maintenances are committed at each concurrency, and their VMs' approvals after that.
+        crashes: Times that the replica that carries out is killed.
+        fleet_hosts: Hosts of the largest inventory, with fifty VMs each.
+        fleet_watches: Watches of them.
     """
 
     rounds: int = 5
@@ -42,6 +49,13 @@ class Effort:
     waited: int = 200
     fixtures: int = 200
     events_of_day: int = 1000
+    watches: int = 5000
+    heard: int = 20
+    through: int = 300
+    commits: int = 150
+    crashes: int = 6
+    fleet_hosts: int = 20_000
+    fleet_watches: int = 2000
 
 
 QUICK = Effort(
@@ -57,6 +71,13 @@ QUICK = Effort(
     waited=20,
     fixtures=30,
     events_of_day=200,
+    watches=500,
+    heard=4,
+    through=40,
+    commits=30,
+    crashes=2,
+    fleet_hosts=200,
+    fleet_watches=100,
 )
 """Enough to see that everything works."""
 

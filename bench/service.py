@@ -112,14 +112,26 @@ class Watch:
     async def _changes_seen(self) -> dict[str, Any]:
         return {"changes": self._changes}
 
-    async def _schedule(self, vms: list[str], lead_s: float) -> dict[str, Any]:
-        """One maintenance for each VM, all with the same NotBefore."""
+    async def _schedule(self, vms: list[str], lead_s: float, apart_s: float = 0.0) -> dict[str, Any]:
+        """One maintenance for each VM; their NotBefores begin in so many seconds, so far apart."""
         engine = self._service.engine
-        not_before = (engine.clock.now() + timedelta(seconds=lead_s)).replace(microsecond=0)
-        for name in vms:
+        first = (engine.clock.now() + timedelta(seconds=lead_s)).replace(microsecond=0)
+        for number, name in enumerate(vms):
+            not_before = first + number * timedelta(seconds=apart_s)
             request = Request(cause="host-maintenance", vms=(name,), not_before=not_before, force_reason="benchmark")
             await engine.schedule(request, actor="bench")
-        return {"left_s": (not_before - engine.clock.now()).total_seconds()}
+        return {"left_s": (first - engine.clock.now()).total_seconds(), "first_s": first.timestamp()}
+
+    async def _take_inventory(self) -> dict[str, Any]:
+        """Take the inventory over anew, as when somebody else has changed it."""
+        began_s = time.monotonic()
+        inventory = await self._service.engine.read(lambda reader: reader.inventory())
+        read_s = time.monotonic()
+        self._service.identity.load(inventory)
+        return {"read_s": read_s - began_s, "halted_s": time.monotonic() - read_s}
+
+    async def _leads(self) -> dict[str, Any]:
+        return {"leads": self._service.engine.leadership.is_held}
 
     async def _started(self) -> dict[str, Any]:
         return {"starts": list(self._starts.values())}

@@ -293,7 +293,7 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
     """Run `serve` on uvloop, with as many descriptors as the machine gives and threads that hand over quickly."""
     import uvloop  # noqa: PLC0415 - not on every platform that runs the CLI
 
-    raise_descriptor_limit(settings.connections_max + _DESCRIPTORS_SPARE)
+    raise_descriptor_limit(settings.connections_max + settings.watches_max + _DESCRIPTORS_SPARE)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.disable()
 

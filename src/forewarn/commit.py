@@ -11,11 +11,12 @@ the whole truth.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from forewarn.clock import Clock
 from forewarn.core import settlement
@@ -29,9 +30,10 @@ from forewarn.identity import Identity
 from forewarn.leadership import Alone, Leadership
 from forewarn.store.contract import News, Outcome, Reader, Store, Transaction
 
-__all__ = ["Committer", "IdSource", "Key", "Runner", "Truth", "inline", "recall", "threaded"]
+__all__ = ["Committer", "Gathered", "IdSource", "Key", "Runner", "Truth", "inline", "recall", "threaded"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 Truth = tuple[Inventory, list[Document]]
 """All that the endpoint shows: the inventory and the documents."""
@@ -218,6 +220,14 @@ class Committer:
             self.feed.publish(document for document in news.documents if self.feed.is_new(document))
             return has_changed
 
+    def _missed(self, tx: Transaction) -> list[Document]:
+        """What others have committed and is not published here yet; none where there are no others.
+
+        A VM that moves must be shown nothing on its new host that is older than what it saw on the old one. So this is
+        published before the inventory that moves it.
+        """
+        return [] if isinstance(self.leadership, Alone) else list(tx.news(self._position).documents)
+
     @property
     def position(self) -> int:
         """Up to which change everything that others have committed was published; 0 where there are no others."""
@@ -247,6 +257,60 @@ class Committer:
         if not changes.is_empty:
             for listener in self.listeners:
                 listener(changes)
+
+
+class Gathered(Generic[T, R]):
+    """Wishes that are carried out together: what comes while others are carried out waits, and is next.
+
+    Args:
+        carry: Carries some out in one go, and hands back what came of each.
+        most: How many in one go; 1: each at once, by whoever wishes it.
+        waiting_max: How many may wait; one more is refused.
+    """
+
+    def __init__(self, carry: Callable[[Sequence[T]], Awaitable[list[R]]], most: int, waiting_max: int) -> None:
+        self._carry = carry
+        self._most = most
+        self._waiting_max = waiting_max
+        self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
+        self._working: asyncio.Task[None] | None = None
+
+    async def add(self, wish: T) -> R:
+        """Carry it out, with others; whoever asked may go away meanwhile.
+
+        Raises:
+            StoreUnavailable: Too many wait already.
+        """
+        if self._most == 1:
+            return (await self._carry([wish]))[0]
+        if len(self._waiting) >= self._waiting_max:
+            msg = f"{len(self._waiting)} changes are waiting for the database already (commands_max)"
+            raise StoreUnavailable(msg)
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((wish, answer))
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work())
+        return await answer
+
+    async def drain(self) -> None:
+        """Wait until nothing waits."""
+        while self._working is not None and not self._working.done():
+            await asyncio.wait({self._working})
+
+    async def _work(self) -> None:
+        while self._waiting:
+            taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            try:
+                found = await self._carry([wish for wish, _ in taken])
+            except Exception as error:  # noqa: BLE001 - it is those who wished that want to know
+                for _, answer in taken:
+                    if not answer.done():
+                        answer.set_exception(error)
+                        answer.exception()  # nobody may be there to take it
+                continue
+            for (_, answer), result in zip(taken, found, strict=True):
+                if not answer.done():
+                    answer.set_result(result)
 
 
 def recall(reader: Reader, key: Key | None) -> dict[str, Any] | None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from forewarn.auth import digest
-from forewarn.commit import Key, Truth, recall
+from forewarn.commit import Gathered, Key, Truth, inline, recall
 from forewarn.core import ending, planning, service, settlement
 from forewarn.core.approval import Approval, Approver, approve
 from forewarn.core.causes import CAUSES
-from forewarn.core.decision import Changes, Draft, State
+from forewarn.core.decision import Changes, Document, Draft, State
 from forewarn.core.fault import Fault, Place
 from forewarn.core.inventory import HostDeclaration, Inventory, InventoryChange, apply_inventory, with_host
 from forewarn.core.model import Audience, EntryKind, HostToken, Maintenance, MaintenanceState, VirtualMachine
@@ -21,11 +21,13 @@ from forewarn.core.request import Request
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.rollouts import RolloutCommands
 from forewarn.secret import new_token
-from forewarn.store.contract import Reader, Transaction
+from forewarn.store.contract import Outcome, Reader, Transaction
 
 __all__ = ["Due", "Engine"]
 
 _HOST_TOKENS_MAX = 10
+_APPROVALS_MAX = 500
+"""Approvals in one transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,17 @@ class Due:
     has_more: bool = False
 
 
+Wish = tuple[tuple[str, ...], Approver]
+"""The events that somebody approves."""
+
+
 class Engine(RolloutCommands):
-    """All commands."""
+    """All commands; see `Committer` for the arguments."""
+
+    def __init__(self, **parts: Any) -> None:  # noqa: ANN401 - those of `Committer`
+        super().__init__(**parts)
+        is_inline = self._write is inline
+        self._approvals = Gathered(self._approve_all, 1 if is_inline else _APPROVALS_MAX, self._waiting_max)
 
     # Operators
 
@@ -99,15 +110,36 @@ class Engine(RolloutCommands):
         return await self._one(maintenance_id, strike, actor=actor, key=key)
 
     async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
-        """Approve events; when this returns, it is on disk (R49 to R57a, invariant 5)."""
+        """Approve events; when this returns, it is on disk (R49 to R57a, invariant 5).
 
+        Those that come while the database is busy share the next transaction: the VMs of a fleet approve at about the
+        same time, and it is the transaction that takes the time.
+        """
+        return await self._approvals.add((tuple(event_ids), approver))
+
+    async def drain(self) -> None:
+        """Wait for the commands under way; for the end of the service."""
+        await self._approvals.drain()
+        await super().drain()
+
+    async def _approve_all(self, wanted: Sequence[Wish]) -> list[Approval]:
         def load(tx: Transaction) -> State:
-            return tx.load_events(event_ids)
+            return tx.load_events({i for ids, _ in wanted for i in ids})
 
-        return await self._decide(load, lambda draft: approve(draft, event_ids, approver), actor=approver.actor)
+        def decide(draft: Draft) -> list[Approval]:
+            found = []
+            for ids, approver in wanted:
+                draft.actor = approver.actor
+                found.append(approve(draft, ids, approver))
+                settlement.settle(draft)  # what this one completes, starts in its name
+            return found
 
-    async def apply_inventory(self, inventory: Inventory, fingerprint: str, *, actor: str) -> InventoryChange:
-        """Make the declared state exactly this.
+        return await self._decide(load, decide, actor=wanted[0][1].actor)
+
+    async def apply_inventory(
+        self, inventory: Inventory, fingerprint: str, *, actor: str, key: Key | None = None
+    ) -> InventoryChange:
+        """Make the declared state exactly this; under a key, once: a repetition that comes late undoes nothing.
 
         Returns:
             How many VMs were added, changed, removed and left as they were.
@@ -115,9 +147,9 @@ class Engine(RolloutCommands):
         Raises:
             Conflict: A VM of an active maintenance would vanish or change its scope.
         """
-        return await self._declare(lambda _before, _active: inventory, fingerprint, actor=actor)
+        return await self._declare(lambda _before, _active: inventory, fingerprint, actor=actor, key=key)
 
-    async def apply_host(self, declared: HostDeclaration, *, actor: str) -> InventoryChange:
+    async def apply_host(self, declared: HostDeclaration, *, actor: str, key: Key | None = None) -> InventoryChange:
         """Take over what one host runs; the rest of what is declared stays.
 
         Returns:
@@ -127,7 +159,11 @@ class Engine(RolloutCommands):
             Conflict: As `apply_inventory`; or it contradicts what is declared of other hosts.
         """
         return await self._declare(
-            lambda before, active: with_host(before, declared, active), None, actor=actor, about=f"host {declared.host}"
+            lambda before, active: with_host(before, declared, active),
+            None,
+            actor=actor,
+            key=key,
+            about=f"host {declared.host}",
         )
 
     async def _declare(
@@ -136,6 +172,7 @@ class Engine(RolloutCommands):
         fingerprint: str | None,
         *,
         actor: str,
+        key: Key | None = None,
         about: str = "",
     ) -> InventoryChange:
         """Declare what `make` makes of what is declared and of the active maintenances.
@@ -143,14 +180,21 @@ class Engine(RolloutCommands):
         Without a fingerprint the file that was applied last stays the one that a start does not apply again, and what
         changes nothing is not written.
         """
+        missed: list[Document] = []
 
         def work(tx: Transaction) -> tuple[InventoryChange, Inventory | None, Changes]:
+            known = recall(tx, key)
+            if known is not None:
+                return InventoryChange(**known), None, Changes()
+            missed[:] = self._missed(tx)
             draft = self._draft(State(), tx, actor)
             active = list(tx.load_maintenances(tx.active_ids()).maintenances.values())
             before = tx.inventory()
             merged, change = apply_inventory(before, make(before, active), active)
             if fingerprint is None and merged == before:
                 return change, None, Changes()
+            if key is not None:
+                tx.keep_outcome(Outcome(key=key.key, fingerprint=key.fingerprint, content=asdict(change), at=draft.now))
             tx.replace_inventory(merged, fingerprint or tx.fingerprint() or "")
             words = f"{change.added} added, {change.changed} changed, {change.removed} removed"
             draft.note(EntryKind.INVENTORY_APPLIED, reason=f"{about}: {words}" if about else words)
@@ -160,6 +204,7 @@ class Engine(RolloutCommands):
 
         def publish(result: tuple[InventoryChange, Inventory | None, Changes]) -> InventoryChange:
             if result[1] is not None:
+                self.feed.publish(document for document in missed if self.feed.is_new(document))
                 self.identity.load(result[1])
                 self._publish(result[2])
             return result[0]
@@ -341,19 +386,21 @@ class Engine(RolloutCommands):
 
     async def recover(self) -> None:
         """Fill the feed and the identity from the store; silence while the service was down does not count."""
-        now = self.clock.now()
+        threshold = self.clock.now() - self.rules.disable_after + self.rules.restart_grace
 
-        def work(tx: Transaction) -> Truth:
-            self._position = tx.position()
-            threshold = now - self.rules.disable_after + self.rules.restart_grace
+        def hear(tx: Transaction) -> None:
             tx.touch({audience.key: threshold for audience in tx.silent(threshold, 1_000_000)})
-            return tx.inventory(), list(tx.documents())
 
-        def publish(result: Truth) -> None:
-            self.identity.load(result[0])
-            self.feed.reload(result[1])
+        def look(reader: Reader) -> tuple[int, Truth]:
+            return reader.position(), (reader.inventory(), list(reader.documents()))
 
-        await self._command(work, publish)
+        await self._command(hear, lambda _: None)
+        async with self._lock:
+            # Not while others wait to write: reading a million VMs takes half a minute.
+            position, truth = await self.read(look)
+            self.identity.load(truth[0])
+            self.feed.reload(truth[1])
+            self._position = position
 
     async def handle_due(self, limit: int, in_flight: Iterable[str] = ()) -> Due:
         """Carry out what has fallen due: starts, silent audiences; and find the actuators to ask.

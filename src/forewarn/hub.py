@@ -7,17 +7,37 @@ one is bounded by how many audiences its host has.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Host
+from forewarn.core.model import Host, Scope, VirtualMachine
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.feed import Feed
 from forewarn.identity import Identity
-from forewarn.wire.hostfeed import HostState
+from forewarn.wire.hostfeed import HostState, document_line
 
-__all__ = ["Hub", "Watch"]
+__all__ = ["Change", "Declared", "Hub", "Watch"]
+
+Declared = tuple[tuple[VirtualMachine, ...], tuple[Scope, ...]]
+"""What the inventory says of a host: its VMs, and the scopes of these."""
+
+
+class Change:
+    """A document that has changed, and the line that says so: made once, for all who are told of it."""
+
+    __slots__ = ("_line", "document")
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self._line = b""
+
+    @property
+    def line(self) -> bytes:
+        """As a host is told it."""
+        if not self._line:
+            self._line = document_line(self.document)
+        return self._line
 
 
 class Watch:
@@ -26,43 +46,63 @@ class Watch:
     Attributes:
         host: Whose documents it watches.
         audiences: The keys of these.
+        declared: The host's VMs, with their scopes.
     """
+
+    __slots__ = ("_is_anew", "_is_woken", "_waiter", "_waiting", "audiences", "declared", "host")
 
     def __init__(self, host: str) -> None:
         self.host = host
         self.audiences: frozenset[str] = frozenset()
-        self._waiting: dict[str, Document] = {}
+        self.declared: Declared = ((), ())
+        self._waiting: dict[str, Change] = {}
         self._is_anew = True
-        self._woken = asyncio.Event()
+        self._is_woken = True
+        self._waiter: asyncio.Future[None] | None = None
 
-    def tell(self, document: Document) -> None:
+    def tell(self, change: Change) -> None:
         """A document has changed."""
-        self._waiting[document.audience.key] = document
-        self._woken.set()
+        self._waiting[change.document.audience.key] = change
+        self.wake()
 
     def begin_anew(self) -> None:
         """Everything may have changed."""
         self._is_anew = True
         self._waiting.clear()
-        self._woken.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have it look whether there is something to hear."""
+        self._is_woken = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Until there is something to hear; hands back whether there is."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._woken.wait()
-        except TimeoutError:
-            return False
-        return True
+        """Until it was woken; hands back whether it was. Thousands wait so: it takes a future and a timer, no task."""
+        if not self._is_woken:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(timeout_s, _finish, self._waiter)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        return self._is_woken
 
-    def take(self) -> list[Document] | None:
+    def take(self) -> list[Change] | None:
         """What there is to hear; None: everything, from the beginning."""
-        self._woken.clear()
-        documents, self._waiting = list(self._waiting.values()), {}
+        self._is_woken = False
+        changes, self._waiting = list(self._waiting.values()), {}
         if self._is_anew:
             self._is_anew = False
             return None
-        return documents
+        return changes
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class Hub:
@@ -113,7 +153,7 @@ class Hub:
             raise LimitExceeded(msg)
         watch = Watch(host)
         self._watches.add(watch)
-        self._enter(watch)
+        self._enter(watch, self._declared(host))
         return watch
 
     def forget(self, watch: Watch) -> None:
@@ -123,9 +163,7 @@ class Hub:
 
     def state(self, watch: Watch) -> HostState:
         """All that there is to know about a host now."""
-        vms = tuple(self._identity.vms_of(watch.host))
-        names = {vm.scope for vm in vms if vm.scope is not None}
-        scopes = tuple(self._identity.scope(name) for name in sorted(names))
+        vms, scopes = watch.declared
         channels = [self._feed.channel(key) for key in sorted(watch.audiences)]
         return HostState(
             host=watch.host,
@@ -136,8 +174,14 @@ class Hub:
             documents=tuple(channel.document for channel in channels if channel.document is not None),
         )
 
-    def _enter(self, watch: Watch) -> None:
-        watch.audiences = frozenset(self._audiences(watch.host))
+    def _declared(self, host: str) -> Declared:
+        vms = tuple(self._identity.vms_of(host))
+        names = {vm.scope for vm in vms if vm.scope is not None}
+        return vms, tuple(self._identity.scope(name) for name in sorted(names))
+
+    def _enter(self, watch: Watch, declared: Declared) -> None:
+        watch.declared = declared
+        watch.audiences = frozenset(self._identity.audience(vm.name) for vm in declared[0])
         for key in watch.audiences:
             self._by_audience.setdefault(key, set()).add(watch)
 
@@ -148,15 +192,20 @@ class Hub:
             if not watches:
                 self._by_audience.pop(key, None)
 
-    def _audiences(self, host: str) -> Iterable[str]:
-        return (self._identity.audience(vm.name) for vm in self._identity.vms_of(host))
-
     def _tell(self, document: Document) -> None:
-        for watch in self._by_audience.get(document.audience.key, ()):
-            watch.tell(document)
+        watches = self._by_audience.get(document.audience.key)
+        if watches:
+            change = Change(document)
+            for watch in watches:
+                watch.tell(change)
 
     def _begin_anew(self) -> None:
+        """Another inventory. Only hosts of which it says something else hear of it: the rest may be thousands."""
         for watch in self._watches:
+            declared = self._declared(watch.host)
+            if declared == watch.declared:
+                watch.declared = declared  # lets go of the inventory before it
+                continue
             self._leave(watch)
-            self._enter(watch)
+            self._enter(watch, declared)
             watch.begin_anew()

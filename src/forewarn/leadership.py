@@ -9,6 +9,7 @@ at its own clock, which goes on while a process is halted.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Protocol
@@ -28,6 +29,9 @@ _NAME = "scheduler"
 _RENEWALS = 4
 """How often it is renewed in its span."""
 
+_AFTER_S = 0.02
+"""From the end of somebody else's lease to the next look."""
+
 _SKEW_MAX = timedelta(seconds=1)
 """Furthest that a replica's clock may be off."""
 
@@ -38,6 +42,11 @@ class Leadership(Protocol):
     @property
     def is_held(self) -> bool:
         """Whether it does, as far as its own clock tells."""
+        ...
+
+    @property
+    def until_s(self) -> float:
+        """Uptime at which it ends unless it is renewed."""
         ...
 
     @property
@@ -82,6 +91,7 @@ class Alone:
     """The only process on its database."""
 
     is_held = True
+    until_s = math.inf
     skew = timedelta(0)
 
     def insist(self) -> None:
@@ -130,12 +140,18 @@ class Leased:
         self._span = span
         self._term: int | None = None
         self._until_s = 0.0
+        self._others_s = math.inf
         self._was_held = False
 
     @property
     def is_held(self) -> bool:
         """Whether it is held: taken, and not yet over by this machine's own count of seconds."""
         return self._term is not None and uptime_s() < self._until_s
+
+    @property
+    def until_s(self) -> float:
+        """As it was renewed last."""
+        return self._until_s
 
     def insist(self) -> None:
         """Right before something is done outside of the database."""
@@ -168,9 +184,10 @@ class Leased:
             except Exception:  # noqa: BLE001 - a bug must not end it for good; the log has the trace
                 _log.exception("the lease cannot be renewed, trying again")
             self._tell()
-            await asyncio.sleep(self._span.total_seconds() / _RENEWALS)
+            await asyncio.sleep(min(self._span.total_seconds() / _RENEWALS, self._others_s))
 
     async def _take(self) -> None:
+        self._others_s = math.inf
         began_s = uptime_s()
         is_wrong = abs(self.skew) > _SKEW_MAX
 
@@ -184,11 +201,13 @@ class Leased:
         lease = await self._write(take)
         # Between the two readings of our clock: how long the database took is no skew.
         self._note_skew(self._clock.now() - lease.now, uptime_s() - began_s)
-        if lease.holder == self.holder:
+        if lease.holder == self.holder and abs(self.skew) <= _SKEW_MAX:
             self._term = lease.term
             self._until_s = began_s + self._span.total_seconds()
-        else:
-            self._term = None
+            return
+        self._term = None
+        if lease.holder:  # it may be gone: look when its time is over, and not a renewal later
+            self._others_s = max((lease.expires_at - lease.now).total_seconds(), 0) + _AFTER_S
 
     def _note_skew(self, ahead: timedelta, took_s: float) -> None:
         """Ours was read after the database's: so much of the difference may be the way back."""

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from forewarn.actuators import Actuator
+from forewarn.actuators.contract import BEGIN_BEFORE_S
 from forewarn.clock import Clock, VirtualClock
 from forewarn.core.decision import Changes
 from forewarn.core.model import Maintenance, MaintenanceState
@@ -277,6 +278,8 @@ class Scheduler:
                 now = self._clock.now()
                 progress = None if is_claimed else await self._actuator.observe(maintenance, now)
                 if progress is None:
+                    self._engine.leadership.insist()  # the look may have taken longer than the lease lasts
+                    BEGIN_BEFORE_S.set(self._engine.leadership.until_s)
                     is_execution = True
                     progress = await self._actuator.execute(maintenance, now)
                 return progress
@@ -291,9 +294,8 @@ class Scheduler:
             return Failure(reason=f"{type(error).__name__}: {error}")
 
     async def _record_later(self, maintenance_id: str, task: asyncio.Task[Progress | Failure]) -> None:
-        result = await task
         try:
-            await self._record({maintenance_id: result})
+            await self._record({maintenance_id: await task})
         except ForewarnError as error:
             _log.warning("an answer was not written down, the actuator is asked again", error=error.message)
         finally:

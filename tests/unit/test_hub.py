@@ -14,6 +14,7 @@ from forewarn.errors import LimitExceeded, NotFound
 from forewarn.feed import Feed
 from forewarn.hub import Hub, Watch
 from forewarn.identity import Identity
+from forewarn.wire.hostfeed import parse_line
 from forewarn.wire.imds import Dialect
 from tests.support.world import NOW
 from tests.unit.core.builders import availability_set, vm
@@ -50,8 +51,10 @@ class Place:
 
 
 def heard(watch: Watch) -> dict[str, int] | None:
-    documents = watch.take()
-    return None if documents is None else {d.audience.key: d.audience.incarnation for d in documents}
+    changes = watch.take()
+    if changes is None:
+        return None
+    return {change.document.audience.key: change.document.audience.incarnation for change in changes}
 
 
 def test_a_change_goes_to_the_hosts_of_its_vms() -> None:
@@ -94,6 +97,36 @@ def test_another_inventory_is_heard_from_the_beginning_and_by_those_whom_it_conc
     assert (heard(one), heard(two)) == ({}, {"vm:db": 2})
 
 
+def test_another_inventory_leaves_alone_those_of_whom_it_says_the_same() -> None:
+    place = Place()
+    one, two, empty = (place.watch(host) for host in ("one", "two", "empty"))
+    place.publish("vm:db", 2)
+    more = replace(INVENTORY, vms=(*(replace(each) for each in INVENTORY.vms), replace(vm("new"), host="two")))
+    place.identity.load(more)
+    assert (heard(one), heard(two), heard(empty)) == ({"vm:db": 2}, None, {})
+    assert [each.name for each in place.hub.state(two).inventory.vms] == ["web-1", "new"]
+    assert one.declared[0][0] is more.vms[0]  # nothing of the inventory before is held on to
+
+
+def test_a_scope_that_changes_is_heard_by_all_its_hosts() -> None:
+    place = Place()
+    one, two, empty = (place.watch(host) for host in ("one", "two", "empty"))
+    place.identity.load(replace(INVENTORY, scopes=(replace(availability_set("web"), fault_domain_count=3),)))
+    assert (heard(one), heard(two), heard(empty)) == (None, None, {})
+
+
+def test_the_line_of_a_change_is_made_once_for_all() -> None:
+    place = Place()
+    one, two = place.watch("one"), place.watch("two")
+    place.publish("scope:web", 1)
+    [told_one], [told_two] = one.take() or [], two.take() or []
+    assert told_one is told_two
+    assert told_one.line is told_two.line
+    told = parse_line(told_one.line)
+    assert isinstance(told, Document)
+    assert (told.audience.key, told.audience.incarnation) == ("scope:web", 1)
+
+
 def test_one_that_is_disabled_is_told_of() -> None:
     place = Place()
     one = place.watch("one")
@@ -101,7 +134,7 @@ def test_one_that_is_disabled_is_told_of() -> None:
     assert heard(one) == {"vm:db": 1}
     place.feed.reload([])
     [gone] = one.take() or []
-    assert (gone.audience.key, gone.audience.enabled_at) == ("vm:db", None)
+    assert (gone.document.audience.key, gone.document.audience.enabled_at) == ("vm:db", None)
 
 
 def test_who_has_gone_is_forgotten() -> None:
@@ -127,3 +160,22 @@ async def test_who_waits_is_woken() -> None:
     await asyncio.sleep(0)
     place.publish("vm:db", 1)
     assert await waiting
+
+
+@pytest.mark.anyio
+async def test_one_that_is_woken_for_nothing_hears_nothing() -> None:
+    place = Place()
+    one = place.watch("one")
+    waiting = asyncio.create_task(one.wait(10))
+    await asyncio.sleep(0)
+    one.wake()
+    one.wake()
+    assert await waiting
+    assert one.take() == []
+    waiting = asyncio.create_task(one.wait(10))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    one.wake()
+    assert await one.wait(10)

@@ -13,13 +13,22 @@ It keeps no timers of its own. `tests/conformance/test_actuator.py` runs the sam
 
 from __future__ import annotations
 
+import math
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Protocol
 
 from forewarn.core.model import Maintenance
 from forewarn.core.progress import Progress
 
-__all__ = ["Actuator", "Progress"]
+__all__ = ["BEGIN_BEFORE_S", "Actuator", "Progress"]
+
+BEGIN_BEFORE_S: ContextVar[float] = ContextVar("BEGIN_BEFORE_S", default=math.inf)
+"""Uptime (`clock.uptime_s`) from which on `execute` may begin nothing: by then another replica may have begun it.
+
+A process that is halted between its last look at its lease and what it begins finds out too late by itself. What it
+has begun with looks once more.
+"""
 
 
 class Actuator(Protocol):

@@ -10,6 +10,7 @@ fails, and it is not run again. Of the observe command: 0 it is complete, 3 stil
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shlex
 import shutil
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from forewarn.actuators.contract import Progress
+from forewarn.actuators.contract import BEGIN_BEFORE_S, Progress
 from forewarn.actuators.exec_run import Outcome, Run, RunState, prune
 from forewarn.actuators.payload import describe, encode
 from forewarn.core.model import Maintenance
@@ -149,6 +150,7 @@ class Exec:
                 maintenance,
                 self._limits.deadline,
                 may_again=lambda: run.left_behind() is not RunState.ENDED or run.is_marked("told"),
+                begin_before_s=BEGIN_BEFORE_S.get(),
             )
         if run.look() is RunState.ENDED and _is_success(outcome := run.outcome()):
             return _completed(outcome)
@@ -251,7 +253,7 @@ class Exec:
     async def close(self) -> None:
         """There is nothing to let go of: commands go on, and their keepers stay with them."""
 
-    async def _begin(
+    async def _begin(  # noqa: PLR0913 - what is begun for what, and until when it may be
         self,
         run: Run,
         command: Sequence[str],
@@ -259,6 +261,7 @@ class Exec:
         deadline: timedelta,
         *,
         may_again: Callable[[], bool],
+        begin_before_s: float = math.inf,
     ) -> None:
         """Begin it, in the place of an earlier run if it may. Once called, it begins, also when cancelled at once.
 
@@ -272,6 +275,7 @@ class Exec:
             deadline_s=deadline.total_seconds(),
             output_size_bytes_max=self._limits.output_size_bytes_max,
             number=run.number() + 1,
+            begin_before_s=begin_before_s,
         )
 
         def make_room_and_start() -> None:

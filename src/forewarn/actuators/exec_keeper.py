@@ -11,7 +11,8 @@ keeper    the id of this process, written before the command begins
 result    JSON, written when the command has ended
 ========  ==========================================================
 
-It reads no clock. The timer that guards the deadline also tells how long the command took.
+It looks at a clock once, before it begins: whoever started it may have been halted for so long that another replica
+acts by now. The timer that guards the deadline also tells how long the command took.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
@@ -152,12 +154,15 @@ def write_whole(folder: str, name: str, text: str) -> None:
     os.replace(f"{path}.new", path)  # noqa: PTH105 - as above
 
 
-def main(folder: str, deadline_s: str, output_size_bytes_max: str, *command: str) -> None:
+def main(folder: str, deadline_s: str, output_size_bytes_max: str, begin_before_s: str, *command: str) -> None:
     """Leave the service, begin, and say on standard output in a line why that was impossible; nothing: it has begun."""
     if os.fork():
         os._exit(0)  # nobody has to wait for what the service started: it is nobody's child
     keeper = Keeper(folder, float(deadline_s), int(output_size_bytes_max))
     write_whole(folder, "keeper", str(os.getpid()))
+    if time.clock_gettime(time.CLOCK_BOOTTIME) >= float(begin_before_s):
+        os.write(1, b"nothing was begun, since the lease is over on which it was to be\n")
+        return
     try:
         process = keeper.start(command)
     except OSError as error:

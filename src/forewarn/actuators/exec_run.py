@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import shutil
 import signal
@@ -104,6 +105,7 @@ class Run:
         deadline_s: float,
         output_size_bytes_max: int,
         number: int = 1,
+        begin_before_s: float = math.inf,
     ) -> None:
         """Start it, unless that was done before. Blocks for some ten milliseconds.
 
@@ -114,6 +116,7 @@ class Run:
             deadline_s: Then it is ended, with its process group.
             output_size_bytes_max: How much of the end of its output is kept.
             number: Which run it is of those that there may be; the first is 1.
+            begin_before_s: Uptime from which on it is not begun any more.
 
         Raises:
             ActuatorError: It cannot be started; nothing was begun.
@@ -125,7 +128,7 @@ class Run:
             raise ActuatorError(msg) from error
         if lock is None:
             return
-        arguments = [str(self.folder), str(deadline_s), str(output_size_bytes_max), *command]
+        arguments = [str(self.folder), str(deadline_s), str(output_size_bytes_max), str(begin_before_s), *command]
         try:
             refusal = _start_keeper(arguments, environment, lock)
         finally:

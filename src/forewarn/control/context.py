@@ -74,7 +74,7 @@ class Context:
         changed.set()
 
 
-def _context(request: Request) -> Context:
+async def _context(request: Request) -> Context:  # a coroutine, since FastAPI sends every other function to a thread
     context: Context = request.app.state.context
     return context
 
@@ -88,7 +88,7 @@ BEARER = HTTPBearer(
 """How tokens are sent, for the description of the API."""
 
 
-def _actor(context: ContextOf, request: Request, _declared: Annotated[object, Security(BEARER)]) -> str:
+async def _actor(context: ContextOf, request: Request, _declared: Annotated[object, Security(BEARER)]) -> str:
     return context.tokens.actor(request.headers.get("authorization"))
 
 

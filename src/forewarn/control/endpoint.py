@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Security
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from forewarn.control.context import BEARER, Actor, Context, ContextOf
@@ -17,7 +16,10 @@ from forewarn.core.model import HostToken, VirtualMachine
 from forewarn.errors import Forbidden
 from forewarn.hub import Watch
 from forewarn.wire.control import PageOut
-from forewarn.wire.hostfeed import ALIVE, document_line, state_line
+from forewarn.wire.hostfeed import ALIVE, state_line
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 __all__ = ["router"]
 
@@ -90,36 +92,55 @@ _LINES: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/watch", response_class=StreamingResponse, responses=_LINES)
-async def watch(context: ContextOf, _actor: HostActor, name: str) -> StreamingResponse:
+async def watch(context: ContextOf, _actor: HostActor, name: str) -> Response:
     """The documents of a host's VMs: all of them, and then each that changes; with a line every five seconds."""
-    begun = context.hub.watch(name)
-    return StreamingResponse(_lines(context, begun), media_type="application/x-ndjson")
+    return _Lines(context, context.hub.watch(name))
 
 
-async def _lines(context: Context, watch: Watch) -> AsyncIterator[bytes]:
-    try:
-        while not context.is_stopping.is_set():
-            documents = watch.take()
-            if documents is None:
-                yield state_line(context.hub.state(watch))
-            elif documents:
-                yield b"".join(document_line(document) for document in documents)
-            elif not await _news(context, watch):
-                yield ALIVE
-    finally:
-        context.hub.forget(watch)
+class _Lines(Response):
+    """What a watcher hears, until it goes or the service stops.
+
+    Thousands hold one of these, and all may be woken at once: there is no task for a wait, and no generator, of which
+    nobody could say that it was begun.
+    """
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, context: Context, begun: Watch) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._context = context
+        self._watch = begun
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        ends = (asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._context.is_stopping.wait()))
+        for end in ends:
+            end.add_done_callback(lambda _: self._watch.wake())
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            while not any(end.done() for end in ends):
+                lines = await self._next()
+                if lines:
+                    await send({"type": "http.response.body", "body": lines, "more_body": True})
+            await send({"type": "http.response.body"})
+        finally:
+            self._context.hub.forget(self._watch)
+            for end in ends:
+                end.cancel()
+
+    async def _next(self) -> bytes:
+        """What there is to tell; nothing, when it was woken for another reason."""
+        changes = self._watch.take()
+        if changes is None:
+            return state_line(self._context.hub.state(self._watch))
+        if changes:
+            return b"".join(change.line for change in changes)
+        return b"" if await self._watch.wait(_ALIVE_S) else ALIVE
 
 
-async def _news(context: Context, watch: Watch) -> bool:
-    """Wait; hands back whether there is something to hear, or the service stops."""
-    waiting = asyncio.ensure_future(watch.wait(_ALIVE_S))
-    stopping = asyncio.ensure_future(context.is_stopping.wait())
-    try:
-        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return stopping.done() or waiting.result()
-    finally:
-        waiting.cancel()
-        stopping.cancel()
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 @router.post("/approvals")

@@ -38,13 +38,15 @@ async def list_hosts(
 
 
 @router.put("/{name}/vms")
-async def declare(context: ContextOf, actor: Actor, name: HostName, body: HostVmsIn) -> InventoryOut:
+async def declare(
+    context: ContextOf, actor: Actor, key: IdempotencyKey, name: HostName, body: HostVmsIn
+) -> InventoryOut:
     """Declare everything that this host runs; what other hosts run stays as it is.
 
     A VM that moved here is here from now on. A VM that is no longer among them is removed, but not while a maintenance
     holds it.
     """
-    return InventoryOut.of(await context.engine.apply_host(to_host_declaration(name, body), actor=actor))
+    return InventoryOut.of(await context.engine.apply_host(to_host_declaration(name, body), actor=actor, key=key))
 
 
 @router.post("/{name}/fail", status_code=201)

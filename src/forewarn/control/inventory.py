@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from forewarn.control.context import Actor, ContextOf
+from forewarn.control.context import Actor, ContextOf, IdempotencyKey
 from forewarn.wire.control import InventoryOut
 from forewarn.wire.inventory import InventoryIn, fingerprint, parse_inventory, show_inventory
 
@@ -27,10 +27,10 @@ _FILE: dict[str, Any] = {
 
 
 @router.put("", openapi_extra=_FILE)
-async def apply(context: ContextOf, actor: Actor, request: Request) -> InventoryOut:
+async def apply(context: ContextOf, actor: Actor, key: IdempotencyKey, request: Request) -> InventoryOut:
     """Make the declared state exactly this file, YAML or JSON."""
     text = await request.body()
-    change = await context.engine.apply_inventory(parse_inventory(text), fingerprint(text), actor=actor)
+    change = await context.engine.apply_inventory(parse_inventory(text), fingerprint(text), actor=actor, key=key)
     return InventoryOut.of(change)
 
 

@@ -35,6 +35,12 @@ _PAGE_SIZE_BYTES = 4096
 ADVISORY_LOCK = 0x666F72657761726E
 """What writers on one PostgreSQL database lock: the word forewarn."""
 
+_BEGIN = (
+    "SELECT set_config('idle_in_transaction_session_timeout', '{halted_ms}', true), "
+    f"pg_advisory_xact_lock({ADVISORY_LOCK})"
+)
+"""Who is halted while it may write, or cut off, must not keep the others from writing; a reader hinders nobody."""
+
 _DAMAGED = (
     "malformed",
     "Could not decode",
@@ -69,6 +75,7 @@ class SqlStore:
         self._writer: sa.Engine | None = None
         self._reader: sa.Engine | None = None
         self._sharing: Sharing | None = None
+        self._halted_ms = max(busy_timeout_ms // 2, _HALTED_MS_MIN)
         try:
             self._open(size_bytes_max, busy_timeout_ms)
         except BaseException:
@@ -97,7 +104,7 @@ class SqlStore:
         assert self._writer is not None  # noqa: S101 - set by the constructor
         with self._write_lock, wrapped(str(self.url.database)), self._writer.begin() as connection:
             if not self._is_sqlite:
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
+                connection.exec_driver_sql(_BEGIN.format(halted_ms=self._halted_ms))
             yield connection
 
     @contextmanager
@@ -186,9 +193,7 @@ def sqlite_engine(
 
 def postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
     """Connections to PostgreSQL that neither hang nor hold others up."""
-    # A replica that is halted in the middle of a transaction, or cut off, must not keep the others from writing.
-    halted_ms = max(busy_timeout_ms // 2, _HALTED_MS_MIN)
-    options = f"-c lock_timeout={busy_timeout_ms} -c idle_in_transaction_session_timeout={halted_ms}"
+    options = f"-c lock_timeout={busy_timeout_ms}"
     defaults = {
         "connect_timeout": _CONNECT_TIMEOUT_S,
         "application_name": "forewarn",

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Audience, Event, EventType, Maintenance, MaintenanceState, Source
+from forewarn.core.model import Audience, Event, EventType, Maintenance, MaintenanceState, Source, VirtualMachine
 from forewarn.wire.imds import Dialect
-from forewarn.wire.inventory import InventoryIn, show_inventory, to_inventory
+from forewarn.wire.inventory import InventoryIn, VmIn, show_inventory, to_inventory
 
 __all__ = ["ALIVE", "BadLine", "HostState", "document_line", "parse_line", "state_line"]
 
@@ -109,19 +109,26 @@ _LINE: TypeAdapter[_State | _Document | _Alive] = TypeAdapter(
     Annotated[_State | _Document | _Alive, Field(discriminator="kind")]
 )
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+_VM_FIELDS = tuple(
+    (name, field.default)
+    for name, field in VmIn.model_fields.items()
+    if name not in {"name", "host", "addresses", "tags"}
+)
 
 
 def state_line(state: HostState) -> bytes:
-    """The line with which a stream begins."""
-    shown = _State(
-        host=state.host,
-        position=state.position,
-        inventory=show_inventory(state.inventory),
-        dialect=_Dialect(**asdict(state.dialect)),
-        first_answer_delay_s=state.first_answer_delay_s,
-        documents=tuple(_show(document) for document in state.documents),
-    )
-    return _encode(shown)
+    """The line with which a stream begins. What is as a field's default says it, is left out."""
+    shown = show_inventory(replace(state.inventory, vms=())).model_dump(mode="json", exclude_defaults=True)
+    content = {
+        "kind": "state",
+        "host": state.host,
+        "position": state.position,
+        "inventory": shown | {"vms": [_show_vm(vm) for vm in state.inventory.vms]},
+        "dialect": asdict(state.dialect),
+        "first_answer_delay_s": state.first_answer_delay_s,
+        "documents": [_show(document) for document in state.documents],
+    }
+    return _encode(content)
 
 
 def document_line(document: Document) -> bytes:
@@ -129,37 +136,55 @@ def document_line(document: Document) -> bytes:
     return _encode(_show(document))
 
 
-def _encode(line: BaseModel) -> bytes:
-    content = line.model_dump(mode="json", by_alias=True, exclude_none=False)
+# Thousands of hosts may ask at once, each for its state. So these are plain values, which no model checks on the way:
+# they come from the store, and whoever reads the line checks it.
+
+
+def _encode(content: dict[str, Any]) -> bytes:
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
-def _show(document: Document) -> _Document:
+def _show_vm(vm: VirtualMachine) -> dict[str, Any]:
+    shown: dict[str, Any] = {"name": vm.name, "host": vm.host}
+    for name, default in _VM_FIELDS:
+        value = getattr(vm, name)
+        if value != default:
+            shown[name] = value
+    if vm.addresses:
+        shown["addresses"] = vm.addresses
+    if vm.tags:
+        shown["tags"] = dict(vm.tags)
+    return shown
+
+
+def _show(document: Document) -> dict[str, Any]:
     audience = document.audience
-    return _Document(
-        audience=audience.key,
-        scope=audience.scope,
-        epoch=audience.epoch,
-        incarnation=audience.incarnation,
-        is_enabled=audience.enabled_at is not None,
-        events=tuple(
-            _Item(
-                id=event.id,
-                sequence=event.sequence,
-                resources=event.resources,
-                update_domain=event.update_domain,
-                is_iaas=event.is_iaas,
-                is_approved=event.is_approved,
-                state=maintenance.state,
-                type=maintenance.type,
-                not_before=maintenance.not_before,
-                description=maintenance.description,
-                source=maintenance.source,
-                duration_s=maintenance.duration_s,
-            )
-            for event, maintenance in document.items
-        ),
-    )
+    return {
+        "kind": "document",
+        "audience": audience.key,
+        "scope": audience.scope,
+        "epoch": audience.epoch,
+        "incarnation": audience.incarnation,
+        "is_enabled": audience.enabled_at is not None,
+        "events": [_show_item(event, maintenance) for event, maintenance in document.items],
+    }
+
+
+def _show_item(event: Event, maintenance: Maintenance) -> dict[str, Any]:
+    return {
+        "id": event.id,
+        "sequence": event.sequence,
+        "resources": event.resources,
+        "update_domain": event.update_domain,
+        "is_iaas": event.is_iaas,
+        "is_approved": event.is_approved,
+        "state": maintenance.state,
+        "type": maintenance.type,
+        "not_before": None if maintenance.not_before is None else maintenance.not_before.isoformat(),
+        "description": maintenance.description,
+        "source": maintenance.source,
+        "duration_s": maintenance.duration_s,
+    }
 
 
 def parse_line(line: bytes) -> HostState | Document | None:

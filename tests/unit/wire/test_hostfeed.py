@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 
@@ -102,6 +103,18 @@ def test_a_state_that_was_told_is_the_state() -> None:
     assert set(told.inventory.vms) == set(vms)
     assert set(told.inventory.scopes) == set(state.inventory.scopes)
     assert [d.audience.incarnation for d in told.documents] == [3]
+
+
+def test_a_state_leaves_out_what_is_as_its_default_says() -> None:
+    state = HostState(
+        host="host-1",
+        inventory=Inventory(hosts=(Host(name="host-1"),), vms=(vm("db", size=""),)),
+        dialect=Dialect(),
+        first_answer_delay_s=0.0,
+        documents=(),
+    )
+    shown = json.loads(state_line(state))["inventory"]
+    assert shown == {"hosts": [{"name": "host-1"}], "vms": [{"name": "db", "host": "host-1"}]}
 
 
 def test_a_line_may_only_say_that_somebody_is_there() -> None:

@@ -1,0 +1,151 @@
+"""Part 10: how many maintenances and approvals a second are committed, on SQLite and on PostgreSQL, each on disk.
+
+A maintenance is one of a host with its twenty VMs, by the control API. An approval is one VM's `POST` to the metadata
+endpoint, from that VM's address. Both are counted in the ledger afterwards, by asking the database itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import sqlalchemy as sa
+
+from bench.document import PATH, service_child
+from bench.fleet import VMS_PER_HOST, address_of, fill, host_name
+from bench.postgresql import databases, open_engine
+from bench.process import LOAD_CORE, BenchError, Child, python_child
+from bench.result import Effort, Result, Row, percentile
+
+__all__ = ["measure"]
+
+_STORES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
+_SCHEDULES = (1, 16)
+_APPROVALS = (1, 64)
+_APPROVALS_MAX = 1500
+_PATIENCE_S = 300.0
+_DISK_WRITES = 100
+
+
+def measure(effort: Effort, folder: Path, log: Path) -> Result:
+    """The same on both."""
+    result = Result(title="Committed in a second, each on disk before it is answered")
+    disk_ms = _disk_ms(folder)
+    result.raw = {"disk_ms": disk_ms}
+    result.rows.append(
+        Row(what="the disk: 4 KiB written and synchronised, p50", value=percentile(disk_ms, 50), unit="ms")
+    )
+    for store, words in _STORES.items():
+        place = folder / store
+        place.mkdir()
+        with _database(store, place) as url:
+            fill(url, effort.commits * len(_SCHEDULES))
+            with service_child(place, log, database_url=url, inventory=None) as service:
+                found = _Store(service, place, log, url).measure(effort.commits)
+        result.raw[store] = found
+        for name, one in found.items():
+            print(
+                f"  {words}, {name}: {one['per_s']:.0f} a second, p99 {percentile(one['took_ms'], 99):.0f} ms",
+                flush=True,
+            )
+            result.rows += [
+                Row(
+                    what=f"{words}, {name}",
+                    value=one["per_s"],
+                    unit="a second",
+                    note=f"p50 {percentile(one['took_ms'], 50):.1f} ms, p99 {percentile(one['took_ms'], 99):.1f} ms",
+                )
+            ]
+    return result
+
+
+def _disk_ms(folder: Path) -> list[float]:
+    took_ms = []
+    with (folder / "disk").open("wb", buffering=0) as file:
+        for _ in range(_DISK_WRITES):
+            before_s = time.monotonic()
+            file.write(bytes(4096))
+            os.fsync(file.fileno())
+            took_ms.append((time.monotonic() - before_s) * 1000)
+    return took_ms
+
+
+@contextmanager
+def _database(store: str, place: Path) -> Iterator[str]:
+    if store == "sqlite":
+        yield f"sqlite:///{place}/forewarn.db"
+        return
+    with databases(place) as url:
+        yield url
+
+
+class _Store:
+    """A service on one of them."""
+
+    def __init__(self, service: Child, place: Path, log: Path, url: str) -> None:
+        self._place = place
+        self._log = log
+        self._url = url
+        told = service.hear(_PATIENCE_S)
+        self._control, self._metadata = (urlsplit(each).port for each in (told["control"], told["metadata"][0]))
+
+    def measure(self, count: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        events: list[tuple[str, str]] = []
+        for turn, concurrency in enumerate(_SCHEDULES):
+            hosts = [host_name(number) for number in range(turn * count, (turn + 1) * count)]
+            pressed = self._schedule(hosts, concurrency)
+            events += [
+                (event["id"], event["resources"][0])
+                for page in pressed.pop("answers")
+                for item in page["items"]
+                for event in item["events"]
+            ]
+            found[f"maintenances of a host with {VMS_PER_HOST} VMs, {concurrency} at a time"] = pressed
+        self._check("scheduled", count * len(_SCHEDULES))
+        few, many = events[:count], events[count : count + _APPROVALS_MAX]  # one at a time takes long
+        for concurrency, piece in zip(_APPROVALS, (few, many), strict=True):
+            found[f"approvals, {concurrency} VM{'s' * (concurrency > 1)} at a time"] = self._approve(piece, concurrency)
+        self._check("approved", len(few) + len(many))
+        return found
+
+    def _schedule(self, hosts: list[str], concurrency: int) -> dict[str, Any]:
+        token = (self._place / "operator.token").read_text(encoding="utf-8").strip()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        bodies = [json.dumps({"hosts": [name], "type": "Freeze", "notice_s": 7 * 86400}) for name in hosts]
+        requests = [("127.0.0.1", body) for body in bodies]
+        return self._press(self._control, "/v1/maintenance", headers, requests, concurrency)
+
+    def _approve(self, events: list[tuple[str, str]], concurrency: int) -> dict[str, Any]:
+        bodies = [json.dumps({"StartRequests": [{"EventId": event}]}) for event, _ in events]
+        addresses = [address_of(int(vm.removeprefix("vm-"))) for _, vm in events]
+        requests = list(zip(addresses, bodies, strict=True))
+        return self._press(self._metadata, PATH, {"Metadata": "true"}, requests, concurrency)
+
+    def _press(
+        self, port: int | None, path: str, headers: dict[str, str], requests: list[tuple[str, str]], concurrency: int
+    ) -> dict[str, Any]:
+        work = {"port": port, "path": path, "headers": headers, "requests": requests, "concurrency": concurrency}
+        file = self._place / "work.json"
+        file.write_text(json.dumps(work), encoding="utf-8")
+        with python_child("bench.press", str(file), core=LOAD_CORE, log=self._log) as load:
+            pressed = load.hear(_PATIENCE_S)
+        if pressed["wrong"] or len(pressed["took_ms"]) != len(requests):
+            msg = f"{len(pressed['took_ms'])} of {len(requests)} were answered; wrong: {pressed['wrong']}"
+            raise BenchError(msg)
+        return pressed | {"per_s": len(requests) / pressed["seconds"], "concurrency": concurrency}
+
+    def _check(self, kind: str, expected: int) -> None:
+        """What was answered stands in the ledger."""
+        with open_engine(self._url).connect() as connection:
+            query = sa.text("SELECT count(*) FROM ledger WHERE kind = :kind")
+            count = connection.execute(query, {"kind": kind}).scalar_one()
+        if count != expected:
+            msg = f"{count} of {expected} stand in the ledger as {kind}"
+            raise BenchError(msg)

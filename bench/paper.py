@@ -1,0 +1,333 @@
+"""What the measurements mean for many hosts: the tables and the picture of `docs/explanation/scale.md`.
+
+`python -m bench.paper` writes them anew from `docs/benchmarks.json`; so does `make bench`. No figure is typed twice.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("svg")  # before pyplot is imported: there may be no screen
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from bench.process import ROOT
+from bench.report import JSON_FILE
+from bench.result import median, percentile
+from bench.scale import Costs, Loss, Return, announce, approve_all, come_back, tell_all
+
+__all__ = ["NEEDED", "PAGE", "PICTURE", "costs_of", "render", "write"]
+
+PAGE = ROOT / "docs/explanation/scale.md"
+PICTURE = ROOT / "docs/images/scale.svg"
+NEEDED = frozenset({"inventory", "watches", "through", "commits", "failover", "million"})
+"""The parts of the benchmark that it takes."""
+
+_BEGIN = "<!-- {name}: begin; written by `python -m bench.paper` -->"
+_END = "<!-- {name}: end -->"
+_FLEETS = (1000, 5000, 20_000)
+_REPLICAS = (2, 3, 4, 5, 8)
+_LARGEST = _FLEETS[-1]
+_VMS_PER_HOST = 50
+_THINK_S = 600.0
+_LIMIT_S = 300.0
+_SEED = 1
+_WINDOW = 64
+_COLOURS = ("#d1603d", "#c99b2f", "#6b8f3a", "#1f6f8b", "#5b4b8a")
+
+
+def costs_of(parts: dict[str, Any]) -> Costs:
+    """The parameters of the simulation, from what was measured."""
+    watches, through = parts["watches"]["raw"], parts["through"]["raw"]
+    same_ms, other_ms = (percentile(through[way]["from_commit_ms"], 50) for way in ("same", "other"))
+    schedule, approve = _busiest(parts["commits"]["raw"]["postgresql"])
+    return Costs(
+        join_s=parts["million"]["raw"]["join_cpu_ms"] / 1000,
+        tell_s=median(watches["all_cpu_ms"]) / watches["watches"] / 1000,
+        alive_s=watches["idle_percent"] / 100 / watches["idle_lines_per_s"],
+        commit_s=1 / schedule,
+        approval_s=1 / approve,
+        follow_s=max(0.0, other_ms - same_ms) / 1000,
+        host_s=max(0.0, same_ms - percentile(watches["one_ms"], 50)) / 1000,
+    )
+
+
+def _busiest(store: dict[str, Any]) -> tuple[float, float]:
+    """Maintenances and approvals a second, with as many at a time as were tried."""
+    kinds = {kind: [one for name, one in store.items() if name.startswith(kind)] for kind in ("maint", "approvals")}
+    schedule, approve = (max(ones, key=lambda one: one["concurrency"])["per_s"] for ones in kinds.values())
+    return float(schedule), float(approve)
+
+
+def render(parts: dict[str, Any]) -> dict[str, str]:
+    """The tables by name, as Markdown."""
+    costs = costs_of(parts)
+    return {
+        "parameters": _parameters(parts, costs),
+        "returns": _returns(costs),
+        "changes": _changes(parts, costs),
+        "choice": _choice(parts, costs),
+    }
+
+
+def _parameters(parts: dict[str, Any], costs: Costs) -> str:
+    watches, million = parts["watches"]["raw"], parts["million"]["raw"]
+    kill_s = max(parts["failover"]["raw"]["late_s"])
+    # The simulation serves one host after the other: so many that ask at once are its simplest case.
+    foreseen_s = watches["watches"] * watches["join_cpu_ms"] / 1000
+    rows = [
+        ("a host that asks, of a replica's core", _ms(costs.join_s)),
+        ("a host that is told of a change, of a replica's core", _ms(costs.tell_s)),
+        ("a line that says nothing, of a replica's core", _ms(costs.alive_s)),
+        ("a maintenance of a host, of the writer", _ms(costs.commit_s)),
+        ("an approval, of the writer", _ms(costs.approval_s)),
+        ("from a commit to another replica", _ms(costs.follow_s)),
+        ("from a replica's word to a VM's sight", _ms(costs.host_s)),
+        ("memory of a replica for a watch", f"{million['kib_each']:.0f} KiB"),
+        (f"memory of a replica that knows {million['vms']:,} VMs", f"{million['rss_mib']:,.0f} MiB"),
+        ("its start", f"{million['ready_s']:.0f} s"),
+        ("another inventory: nothing is answered for", f"{million['halted_s']:.1f} s"),
+        ("the replica that acts is killed: nothing starts for, at most", f"{kill_s:.1f} s"),
+        ("connections of a replica to PostgreSQL", f"{million['connections']}"),
+        ("its transactions while nothing changes", f"{million['idle_per_s']:.0f} a second"),
+    ]
+    check = (
+        f"{watches['watches']:,} hosts that asked one replica at once had their states after "
+        f"{watches['storm_s']:.1f} s. The simulation says {foreseen_s:.1f} s, from the processor that each took when "
+        f"{_WINDOW} asked at a time."
+    )
+    return f"{_table(('measured', 'value'), rows)}\n\n{check}"
+
+
+_WINDOW = 64
+
+
+@lru_cache(maxsize=1024)
+def _return(costs: Costs, hosts: int, replicas: int, dead: int) -> Return:
+    return come_back(costs, Loss(hosts=hosts, replicas=replicas, dead=dead, limit_s=_LIMIT_S), random.Random(_SEED))
+
+
+def _returns(costs: Costs) -> str:
+    rows = []
+    for replicas in _REPLICAS:
+        one = _return(costs, _LARGEST, replicas, 1)
+        everyone = _return(costs, _LARGEST, replicas, replicas)
+        rows.append(
+            (
+                f"{replicas}",
+                f"{_LARGEST // replicas:,}",
+                _back(one, _LARGEST // replicas),
+                f"{one.vain:,}",
+                _back(everyone, _LARGEST),
+                f"{everyone.vain:,}",
+            )
+        )
+    head = (
+        "replicas",
+        "watches of each",
+        "one is killed: all back",
+        "asked in vain",
+        "all restart: all back",
+        "asked in vain",
+    )
+    return _table(head, rows)
+
+
+def _back(found: Return, expected: int) -> str:
+    if len(found.back_s) < expected:
+        return f"{len(found.back_s):,} of {expected:,} after {_LIMIT_S / 60:.0f} min"
+    return _span(found.back_s[-1])
+
+
+def _changes(parts: dict[str, Any], costs: Costs) -> str:
+    watches = parts["watches"]["raw"]
+    wide_s = median(watches["everywhere_answer_ms"]) / watches["watches"] / 1000
+    first_s = percentile(parts["through"]["raw"]["other"]["from_request_ms"], 99) / 1000
+    rows = []
+    for hosts in _FLEETS:
+        replicas = _advised(costs, hosts)
+        vms = hosts * _VMS_PER_HOST
+        one_by_one = announce(costs, hosts, replicas)
+        approved_s = approve_all(costs, vms, _THINK_S, random.Random(_SEED))
+        rows.append(
+            (
+                f"{hosts:,} hosts, {vms:,} VMs",
+                _ms(first_s),
+                _span(tell_all(costs, hosts, replicas, costs.commit_s).seen_s[-1]),
+                _span(tell_all(costs, hosts, replicas, wide_s * hosts).seen_s[-1]),
+                _span(one_by_one.seen_s[-1]),
+                _span(approved_s[-1]),
+            )
+        )
+    head = (
+        "fleet",
+        "one host, p99",
+        "one scope on all hosts",
+        "one maintenance of all hosts",
+        "a maintenance for each host",
+        "all VMs approve within 10 min: the last is on disk",
+    )
+    return _table(head, rows)
+
+
+def _choice(parts: dict[str, Any], costs: Costs) -> str:
+    million = parts["million"]["raw"]
+    base_mib = min(median(found["rss_mib"]) for found in parts["inventory"]["raw"]["sizes"].values())
+    vm_mib = (million["rss_mib"] - base_mib) / million["vms"]
+    rows = []
+    for hosts in _FLEETS:
+        replicas = _advised(costs, hosts)
+        after = hosts / (replicas - 1)
+        memory_mib = base_mib + vm_mib * hosts * _VMS_PER_HOST + million["kib_each"] / 1024 * after
+        back = _return(costs, hosts, replicas, 1)
+        rows.append(
+            (
+                f"{hosts:,} hosts, {hosts * _VMS_PER_HOST:,} VMs",
+                f"{replicas}",
+                f"{hosts // replicas:,}, or {after:,.0f} after a loss",
+                f"{memory_mib / 1024:.1f} GiB",
+                f"{costs.share_idle(hosts / replicas) * 100:.0f} % of a core",
+                f"{replicas * million['connections']}",
+                f"{replicas * million['idle_per_s']:.0f} a second",
+                _span(back.back_s[-1]),
+            )
+        )
+    head = (
+        "fleet",
+        "replicas",
+        "watches of each",
+        "memory of each",
+        "idle",
+        "connections to PostgreSQL",
+        "its transactions when idle",
+        "one is killed: all back",
+    )
+    return _table(head, rows)
+
+
+@lru_cache(maxsize=64)
+def _advised(costs: Costs, hosts: int) -> int:
+    """The fewest replicas of which one may die, and all may restart, without a host that asks in vain for long."""
+    for replicas in range(2, 100):
+        for dead in (1, replicas):
+            found = _return(costs, hosts, replicas, dead)
+            if len(found.back_s) < hosts * dead // replicas or found.vain > hosts / 10:
+                break
+        else:
+            return replicas
+    msg = f"no number of replicas carries {hosts} hosts"
+    raise ValueError(msg)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---", *(["---:"] * (len(head) - 1))], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _ms(seconds: float) -> str:
+    value = seconds * 1000
+    return f"{value:.2f} ms" if value < 10 else f"{value:.0f} ms"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+# The picture
+
+
+def draw(parts: dict[str, Any], path: Path = PICTURE) -> None:
+    """How hosts come back, and how long a change takes."""
+    costs = costs_of(parts)
+    mpl.rcParams.update(
+        {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "scale"}
+    )
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
+    _draw_returns(left, costs)
+    _draw_changes(right, parts, costs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def _draw_returns(axes: Axes, costs: Costs) -> None:
+    longest_s = 0.0
+    for replicas, colour in zip(_REPLICAS, _COLOURS, strict=True):
+        found = _return(costs, _LARGEST, replicas, replicas)
+        shares = [(number + 1) / _LARGEST * 100 for number in range(len(found.back_s))]
+        axes.plot(found.back_s, shares, color=colour, label=f"{replicas} replicas", linewidth=1.8)
+        if len(found.back_s) == _LARGEST:
+            longest_s = max(longest_s, found.back_s[-1])
+    axes.set_xlim(0, min(longest_s * 1.1, 180.0) or 60.0)
+    axes.set_ylim(0, 102)
+    axes.set_xlabel("seconds after all replicas are back")
+    axes.set_ylabel("hosts that have their state, %")
+    axes.set_title(f"{_LARGEST:,} hosts ask at once (simulated)", loc="left", fontsize=11)
+    axes.legend(loc="lower right", frameon=False)
+
+
+def _draw_changes(axes: Axes, parts: dict[str, Any], costs: Costs) -> None:
+    watches = parts["watches"]["raw"]
+    wide_s = median(watches["everywhere_answer_ms"]) / watches["watches"] / 1000
+    fleets = (200, 500, 1000, 2000, 5000, 10_000, 20_000)
+    advised = {hosts: _advised(costs, hosts) for hosts in fleets}
+    curves = {
+        "one scope on all hosts": [tell_all(costs, n, advised[n], costs.commit_s).seen_s[-1] for n in fleets],
+        "one maintenance of all hosts": [tell_all(costs, n, advised[n], wide_s * n).seen_s[-1] for n in fleets],
+        "a maintenance for each host": [announce(costs, n, advised[n]).seen_s[-1] for n in fleets],
+        "approvals of all their VMs": [costs.approval_s * n * _VMS_PER_HOST for n in fleets],
+    }
+    for (words, values), colour in zip(curves.items(), _COLOURS[::-1], strict=False):
+        axes.plot(fleets, values, color=colour, label=words, linewidth=1.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks([200, 1000, 5000, 20_000], ["200", "1,000", "5,000", "20,000"])
+    axes.set_yticks([0.1, 1, 10, 60, 600, 3600, 36000], ["0.1 s", "1 s", "10 s", "1 min", "10 min", "1 h", "10 h"])
+    axes.minorticks_off()
+    axes.set_xlabel(f"hosts, with {_VMS_PER_HOST} VMs each")
+    axes.set_title("From the request to the last of them (simulated)", loc="left", fontsize=11)
+    axes.legend(loc="upper left", frameon=False, fontsize=9)
+
+
+def write(parts: dict[str, Any]) -> None:
+    """Put the tables between their marks, and draw the picture."""
+    page = PAGE.read_text(encoding="utf-8")
+    for name, table in render(parts).items():
+        begin, end = _BEGIN.format(name=name), _END.format(name=name)
+        before, found, rest = page.partition(begin)
+        _, ended, after = rest.partition(end)
+        assert found, name
+        assert ended, name
+        page = f"{before}{begin}\n\n{table}\n\n{end}{after}"
+    PAGE.write_text(page, encoding="utf-8")
+    draw(parts)
+
+
+def main() -> int:
+    """Write the page from the results that are kept; exit status 1 when parts are missing."""
+    parts = json.loads(JSON_FILE.read_text(encoding="utf-8"))["parts"]
+    missing = NEEDED - parts.keys()
+    if missing:
+        print(
+            f"bench.paper: run first: make bench ARGS='--only {' --only '.join(sorted(missing))} --write'",
+            file=sys.stderr,
+        )
+        return 1
+    write(parts)
+    print(f"Written: {PAGE.relative_to(ROOT)}, {PICTURE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Part 9: from the control API to a VM's sight, through everything: PostgreSQL, a replica, the endpoint on its host.
+
+There are two replicas. The operator asks the first; the host watches either that one, or the other, which hears of the
+commit from the database. The VM holds a long poll. The host writes what it is told to its disk before it shows it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.document import fetch, service_child
+from bench.operator import Operator
+from bench.postgresql import databases
+from bench.process import LOAD_CORE, SERVER_CORE, BenchError, Child, python_child
+from bench.result import Effort, Result, Row, percentile
+
+__all__ = ["measure"]
+
+_TARGET_MS = 100.0
+_WAYS = {"same": "host watches the replica that is asked", "other": "host watches another replica"}
+_READY = re.compile(r"metadata (http://\S+:(\d+))")
+_PATIENCE_S = 30.0
+
+
+def measure(effort: Effort, folder: Path, log: Path) -> Result:
+    """Change the document of one VM again and again, on both ways."""
+    result = Result(title="From the control API through PostgreSQL, replica and host endpoint to a VM's sight")
+    with (
+        databases(folder) as url,
+        service_child(folder, log, database_url=url) as first,
+    ):
+        asked = first.hear()
+        with service_child(folder, log, database_url=url) as second:
+            watched = {"same": asked, "other": second.hear()}
+            operator = Operator(asked["control"], folder)
+            token = operator.post("/v1/hosts/host-1/tokens", {})["token"]
+            for way, words in _WAYS.items():
+                with _endpoint(folder, way, token, watched[way]["control"], log) as port:
+                    found = _watch(first, port, operator, effort.through, log)
+                result.raw[way] = found
+                result.rows += _rows(words, found)
+                p50, p99 = (percentile(found["from_request_ms"], percent) for percent in (50, 99))
+                print(f"  {words}: p50 {p50:.1f} ms, p99 {p99:.1f} ms", flush=True)
+    return result
+
+
+def _rows(words: str, found: dict[str, Any]) -> list[Row]:
+    request_ms, commit_ms = found["from_request_ms"], found["from_commit_ms"]
+    return [
+        Row(what=f"{words}, request to first sight, p50", value=percentile(request_ms, 50), unit="ms"),
+        Row(
+            what=f"{words}, request to first sight, p99",
+            value=percentile(request_ms, 99),
+            unit="ms",
+            target=_TARGET_MS,
+            note=f"of {len(request_ms)} changes",
+        ),
+        Row(what=f"{words}, commit to first sight, p50", value=percentile(commit_ms, 50), unit="ms"),
+        Row(what=f"{words}, commit to first sight, p99", value=percentile(commit_ms, 99), unit="ms"),
+    ]
+
+
+@contextmanager
+def _endpoint(folder: Path, way: str, token: str, control_url: str, log: Path) -> Iterator[int]:
+    """`forewarn endpoint` of the host; hands out the port where its VM asks, once that is answered."""
+    token_file = folder / "host.token"
+    token_file.write_text(token, encoding="utf-8")
+    words = ["endpoint", "--host", "host-1", "--token-file", str(token_file), "--control-url", control_url]
+    words += ["--metadata-listen", "127.0.0.1:0", "--listen", "", "--state-file", str(folder / f"{way}.json")]
+    with Child([sys.executable, "-m", "forewarn", *words], core=SERVER_CORE, log=log) as endpoint:
+        told = _READY.search(line := endpoint.hear_line())
+        if told is None:
+            msg = f"the endpoint said {line!r}"
+            raise BenchError(msg)
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while (status := fetch(told[1]).status) != 200:
+            if time.monotonic() > deadline_s:
+                msg = f"the endpoint answers {status}"
+                raise BenchError(msg)
+            time.sleep(0.1)
+        yield int(told[2])
+
+
+def _watch(first: Child, port: int, operator: Operator, count: int, log: Path) -> dict[str, Any]:
+    """Each change is an announcement or its cancellation; the pauses between them follow no rhythm."""
+    pause = random.Random(1)
+    asked_s: list[float] = []
+    before = len(first.ask(do="changes_seen")["changes"])
+    with python_child("bench.client", "hold", str(port), core=LOAD_CORE, log=log) as vm:
+        vm.hear()
+        for _ in range(count // 2):
+            asked_s.append(time.monotonic())
+            made = operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
+            time.sleep(pause.uniform(0.05, 0.15))
+            asked_s.append(time.monotonic())
+            operator.post(f"/v1/maintenance/{made['items'][0]['id']}/cancel", {})
+            time.sleep(pause.uniform(0.05, 0.15))
+        time.sleep(0.5)
+        vm.tell()  # to end, with the change after that
+        made = operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
+        seen: dict[int, float] = dict(vm.hear()["seen"])
+    operator.post(f"/v1/maintenance/{made['items'][0]['id']}/cancel", {})
+    changes = first.ask(do="changes_seen")["changes"][before : before + len(asked_s)]
+    sights_s = [min(moment for number, moment in seen.items() if number >= c["incarnation"]) for c in changes]
+    return {
+        "changes": len(changes),
+        "missed": sum(change["incarnation"] not in seen for change in changes),
+        "from_request_ms": [(s - a) * 1000 for s, a in zip(sights_s, asked_s, strict=True)],
+        "from_commit_ms": [(s - c["committed_s"]) * 1000 for s, c in zip(sights_s, changes, strict=True)],
+    }

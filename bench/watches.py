@@ -1,0 +1,151 @@
+"""Part 8: the watches of thousands of hosts, held by one replica on PostgreSQL.
+
+The hosts have a VM each, and one more of a scope that is spread over all of them: what is announced to that scope, all
+have to hear.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from bench.document import service_child
+from bench.fleet import fill, vm_name, wide_name
+from bench.operator import Operator
+from bench.postgresql import databases
+from bench.process import LOAD_CORE, BenchError, Child, python_child
+from bench.result import Effort, Result, Row, median, percentile
+
+__all__ = ["measure"]
+
+_PATIENCE_S = 300.0
+_WINDOW = 64
+_IDLE_S = 15.0
+_SETTLE_S = 0.5
+_EVERYWHERE = 3
+
+
+def measure(effort: Effort, folder: Path, log: Path) -> Result:
+    """Hold them, change documents, and let all of them come back at once."""
+    count = effort.watches
+    with databases(folder) as url:
+        fill(url, count, per_host=1, has_wide=True)
+        with service_child(folder, log, database_url=url, inventory=None) as replica:
+            told = replica.hear(_PATIENCE_S)
+            port = str(urlsplit(told["control"]).port)
+            with python_child("bench.watchers", port, str(count), core=LOAD_CORE, log=log) as hosts:
+                found = _Crowd(replica, hosts, Operator(told["control"], folder), count).measure(effort.heard)
+    result = Result(title=f"{count:,} watches of hosts, held by one replica on PostgreSQL", raw=found)
+    result.rows = _rows(found, count)
+    return result
+
+
+def _rows(found: dict[str, Any], count: int) -> list[Row]:
+    last_ms = found["all_last_ms"]
+    return [
+        Row(what="memory for each watch, with its connection", value=found["kib_each"], unit="KiB"),
+        Row(what="processor of the replica while nothing changes", value=found["idle_percent"], unit="% of a core"),
+        Row(
+            what=f"a change of one scope on all {count:,} hosts, commit to the first of them, p50",
+            value=percentile(found["all_first_ms"], 50),
+            unit="ms",
+        ),
+        Row(what="the same, commit to the last of them, p50", value=percentile(last_ms, 50), unit="ms"),
+        Row(
+            what="the same, commit to the last of them, p99",
+            value=percentile(last_ms, 99),
+            unit="ms",
+            note=f"of {len(last_ms)} changes",
+        ),
+        Row(what="a change on one host, commit to that host, p50", value=percentile(found["one_ms"], 50), unit="ms"),
+        Row(what="a change on one host, commit to that host, p99", value=percentile(found["one_ms"], 99), unit="ms"),
+        Row(
+            what=f"one maintenance of all {count:,} hosts, a document each, commit to the last of them",
+            value=median(found["everywhere_last_ms"]),
+            unit="ms",
+            note=f"request to answer {median(found['everywhere_answer_ms']):,.0f} ms",
+        ),
+        Row(what="a host that asks, processor of the replica", value=found["join_cpu_ms"], unit="ms"),
+        Row(what=f"all {count:,} ask at once, until the last has its state", value=found["storm_s"], unit="s"),
+    ]
+
+
+class _Crowd:
+    """The replica, those who watch it, and who changes what they see."""
+
+    def __init__(self, replica: Child, hosts: Child, operator: Operator, count: int) -> None:
+        self._replica = replica
+        self._hosts = hosts
+        self._operator = operator
+        self._count = count
+
+    def measure(self, changes: int) -> dict[str, Any]:
+        found = self._join() | self._idle()
+        print(f"  held: {found['kib_each']:.1f} KiB and {found['join_cpu_ms']:.2f} ms of processor each", flush=True)
+        one = self._changes([vm_name(self._count // 2)], 1, changes)
+        everyone = self._changes([wide_name(0)], self._count, changes)
+        found |= {
+            "one_ms": one["last_ms"],
+            "all_first_ms": everyone["first_ms"],
+            "all_last_ms": everyone["last_ms"],
+            "all_answer_ms": everyone["answer_ms"],
+            "all_cpu_ms": everyone["cpu_ms"],
+        }
+        print(f"  all of them hear of a change: last after {median(found['all_last_ms']):.0f} ms", flush=True)
+        everywhere = self._changes([vm_name(number) for number in range(self._count)], self._count, _EVERYWHERE)
+        found |= {f"everywhere_{name}": values for name, values in everywhere.items()}
+        self._hosts.ask(do="leave")
+        storm = self._hosts.ask(do="join", window=self._count, timeout_s=_PATIENCE_S)
+        print(f"  all of them ask at once: last after {storm['joined_s']:.1f} s", flush=True)
+        return found | {"storm_s": storm["joined_s"], "storm_took_s": storm["took_s"][:: max(1, self._count // 100)]}
+
+    def _join(self) -> dict[str, Any]:
+        before_bytes, before_s = self._rss_bytes(), self._replica.cpu_s()
+        joined = self._hosts.ask(do="join", window=_WINDOW, timeout_s=_PATIENCE_S)
+        spent_s = self._replica.cpu_s() - before_s
+        return {
+            "watches": self._count,
+            "kib_each": (self._rss_bytes() - before_bytes) / self._count / 1024,
+            "join_cpu_ms": spent_s / self._count * 1000,
+            "join_ms": joined["joined_s"] / self._count * 1000,
+            "state_bytes": joined["state_bytes"],
+        }
+
+    def _idle(self) -> dict[str, Any]:
+        self._hosts.ask(do="rest", seconds=_SETTLE_S)
+        before_s, began_s = self._replica.cpu_s(), time.monotonic()
+        lines = self._hosts.ask(do="rest", seconds=_IDLE_S)["lines"]
+        took_s = time.monotonic() - began_s
+        spent_s = self._replica.cpu_s() - before_s
+        return {"idle_percent": spent_s / took_s * 100, "idle_lines_per_s": lines / took_s}
+
+    def _changes(self, vms: list[str], count: int, times: int) -> dict[str, list[float]]:
+        """Announce to these VMs and take it back, so often; so many hosts hear of each."""
+        found: dict[str, list[float]] = {"first_ms": [], "last_ms": [], "answer_ms": [], "cpu_ms": []}
+        for _ in range(times // 2 + times % 2):
+            made = self._change("/v1/maintenance", {"vms": vms, "type": "Freeze"}, count, found)
+            self._change(f"/v1/maintenance/{made['items'][0]['id']}/cancel", {}, count, found)
+        return found
+
+    def _change(self, path: str, content: dict[str, Any], count: int, found: dict[str, list[float]]) -> dict[str, Any]:
+        self._hosts.ask(do="expect", count=count)
+        before_s, asked_s = self._replica.cpu_s(), time.monotonic()
+        answer = self._operator.post(path, content)
+        answered_s = time.monotonic()
+        heard = self._hosts.hear(_PATIENCE_S)
+        if heard["heard"] != count:
+            msg = f"{heard['heard']} of {count} hosts have heard of a change"
+            raise BenchError(msg)
+        committed_s = self._replica.ask(do="changes_seen", timeout_s=_PATIENCE_S)["changes"][-1]["committed_s"]
+        moments_s = heard["moments_s"]
+        found["first_ms"].append((moments_s[0] - committed_s) * 1000)
+        found["last_ms"].append((moments_s[-1] - committed_s) * 1000)
+        found["answer_ms"].append((answered_s - asked_s) * 1000)
+        found["cpu_ms"].append((self._replica.cpu_s() - before_s) * 1000)
+        self._hosts.ask(do="rest", seconds=_SETTLE_S)
+        return answer
+
+    def _rss_bytes(self) -> int:
+        return int(self._replica.ask(do="rss")["rss_bytes"])

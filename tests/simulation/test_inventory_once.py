@@ -1,0 +1,43 @@
+"""An inventory that is repeated under its key is applied once: what came after it stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from forewarn.commit import Key
+from forewarn.core.inventory import HostDeclaration
+from forewarn.core.model import VirtualMachine
+from forewarn.errors import IdempotencyMismatch
+from tests.support.simulated import inventory, simulated
+
+pytestmark = pytest.mark.anyio
+
+ON_ONE = inventory(VirtualMachine(name="vm-1", host="host-1"), hosts=("host-1", "host-2"))
+ON_TWO = inventory(VirtualMachine(name="vm-1", host="host-2"), hosts=("host-1", "host-2"))
+FIRST, SECOND = Key(key="ann/first", fingerprint="1"), Key(key="ann/second", fingerprint="2")
+
+
+async def test_one_that_comes_late_undoes_nothing() -> None:
+    """So does a replica that was halted, and wakes with a request that another one has answered meanwhile."""
+    made = await simulated(ON_ONE, enabled=())
+    moved = await made.engine.apply_inventory(ON_TWO, "two", actor="operator:ann", key=FIRST)
+    await made.engine.apply_inventory(ON_ONE, "one", actor="operator:ann", key=SECOND)
+    assert await made.engine.apply_inventory(ON_TWO, "two", actor="operator:ann", key=FIRST) == moved
+    assert [vm.host for vm in made.read(lambda reader: reader.inventory()).vms] == ["host-1"]
+
+
+async def test_a_host_s_declaration_that_comes_late_undoes_nothing() -> None:
+    made = await simulated(ON_ONE, enabled=())
+    empty = HostDeclaration(host="host-1", vms=())
+    await made.engine.apply_host(empty, actor="operator:ann", key=FIRST)
+    await made.engine.apply_inventory(ON_ONE, "one", actor="operator:ann", key=SECOND)
+    await made.engine.apply_host(empty, actor="operator:ann", key=FIRST)
+    assert [vm.name for vm in made.read(lambda reader: reader.inventory()).vms] == ["vm-1"]
+
+
+async def test_a_key_stands_for_one_request() -> None:
+    made = await simulated(ON_ONE, enabled=())
+    await made.engine.apply_inventory(ON_TWO, "two", actor="operator:ann", key=FIRST)
+    other = Key(key=FIRST.key, fingerprint="another")
+    with pytest.raises(IdempotencyMismatch):
+        await made.engine.apply_inventory(ON_ONE, "one", actor="operator:ann", key=other)
