@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow lint bench docs constraints clean
+.PHONY: help demo test test-slow test-guests lint bench docs constraints clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r target does; do \
@@ -22,7 +22,11 @@ test: .venv/.dev ## Run the quick tests, in random order
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not namespaces" $(ARGS)
 
 test-slow: .venv/.dev .venv/.libvirt ## Run the slow tests: kill -9, network namespaces, PostgreSQL, other handlers
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or namespaces" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "(slow or namespaces) and not guests" $(ARGS)
+
+test-guests: .venv/.dev .venv/.libvirt ## Run the tests with real guests under libvirt and QEMU; fetches a kernel for them
+	@$(BIN)/python -m tests.guests.kernel
+	@$(BIN)/python -m pytest -m guests $(ARGS)
 
 lint: .venv/.dev ## Check style, types and layers
 	@failed=; \

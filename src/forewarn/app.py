@@ -168,7 +168,7 @@ class Service:
                 inventory = parse_inventory(self._inventory)
                 await self.engine.apply_inventory(inventory, fingerprint(self._inventory), actor="operator:inventory")
         elif mark is None:
-            await self.engine.apply_inventory(_SAMPLE, "sample", actor="forewarn")
+            await self.engine.apply_inventory(_SAMPLE, "sample", actor="forewarn", is_first=True)
 
     def _check_callers(self) -> None:
         name = self.settings.any_caller_is

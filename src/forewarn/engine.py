@@ -137,9 +137,16 @@ class Engine(RolloutCommands):
         return await self._decide(load, decide, actor=wanted[0][1].actor)
 
     async def apply_inventory(
-        self, inventory: Inventory, fingerprint: str, *, actor: str, key: Key | None = None
+        self, inventory: Inventory, fingerprint: str, *, actor: str, key: Key | None = None, is_first: bool = False
     ) -> InventoryChange:
         """Make the declared state exactly this; under a key, once: a repetition that comes late undoes nothing.
+
+        Args:
+            inventory: What is declared.
+            fingerprint: Of the file that it came in.
+            actor: Who declares it.
+            key: Of the request.
+            is_first: Only if nothing was ever declared; or else nothing happens.
 
         Returns:
             How many VMs were added, changed, removed and left as they were.
@@ -147,7 +154,12 @@ class Engine(RolloutCommands):
         Raises:
             Conflict: A VM of an active maintenance would vanish or change its scope.
         """
-        return await self._declare(lambda _before, _active: inventory, fingerprint, actor=actor, key=key)
+        return await self._declare(
+            lambda tx, _before, _active: None if is_first and tx.fingerprint() is not None else inventory,
+            fingerprint,
+            actor=actor,
+            key=key,
+        )
 
     async def apply_host(self, declared: HostDeclaration, *, actor: str, key: Key | None = None) -> InventoryChange:
         """Take over what one host runs; the rest of what is declared stays.
@@ -159,7 +171,7 @@ class Engine(RolloutCommands):
             Conflict: As `apply_inventory`; or it contradicts what is declared of other hosts.
         """
         return await self._declare(
-            lambda before, active: with_host(before, declared, active),
+            lambda _tx, before, active: with_host(before, declared, active),
             None,
             actor=actor,
             key=key,
@@ -168,14 +180,14 @@ class Engine(RolloutCommands):
 
     async def _declare(
         self,
-        make: Callable[[Inventory, list[Maintenance]], Inventory],
+        make: Callable[[Transaction, Inventory, list[Maintenance]], Inventory | None],
         fingerprint: str | None,
         *,
         actor: str,
         key: Key | None = None,
         about: str = "",
     ) -> InventoryChange:
-        """Declare what `make` makes of what is declared and of the active maintenances.
+        """Declare what `make` makes of what is declared and of the active maintenances; None: leave it.
 
         Without a fingerprint the file that was applied last stays the one that a start does not apply again, and what
         changes nothing is not written.
@@ -190,7 +202,10 @@ class Engine(RolloutCommands):
             draft = self._draft(State(), tx, actor)
             active = list(tx.load_maintenances(tx.active_ids()).maintenances.values())
             before = tx.inventory()
-            merged, change = apply_inventory(before, make(before, active), active)
+            declared = make(tx, before, active)
+            if declared is None:
+                return InventoryChange(unchanged=len(before.vms)), None, Changes()
+            merged, change = apply_inventory(before, declared, active)
             if fingerprint is None and merged == before:
                 return change, None, Changes()
             if key is not None:

@@ -15,6 +15,7 @@
       + ConfigError                 500  settings, inventory file or command line cannot be used
       + OtherSideError              502  somebody else's fault
       | + ActuatorError             502  an actuator could not carry out a maintenance
+      | | + ActuationFailed         502  it has failed for good
       | + ServerUnreachable         502  the control plane does not answer (raised by the CLI)
       | + EndpointError             502  a metadata endpoint, in `forewarn.client`
       | | + EndpointUnreachable     502  it does not answer: no connection, no answer in time, half an answer
@@ -35,6 +36,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "ActuationFailed",
     "ActuatorError",
     "BadAnswer",
     "BelowMinimumNotice",
@@ -156,6 +158,12 @@ class ActuatorError(OtherSideError):
     """An actuator could not carry out a maintenance; the scheduler asks it again."""
 
     code = "actuator_failed"
+
+
+class ActuationFailed(ActuatorError):
+    """A maintenance was begun and has failed for good: nothing goes on, and asking again would tell the same."""
+
+    code = "actuation_failed"
 
 
 class ServerUnreachable(OtherSideError):

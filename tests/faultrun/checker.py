@@ -7,10 +7,10 @@ design or the requirement that it stands for.
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Any
 
 from forewarn.core.causes import CAUSES
@@ -23,6 +23,9 @@ _FINAL = frozenset({"completed", "canceled", "failed"})
 _ENDS = {"cancel": "canceled", "complete": "completed", "start": "started"}
 _REFUSALS = frozenset({None, 503})
 """What an approval of a shown event may get instead of 200."""
+
+_NOT_FOUND = 404
+_UNAVAILABLE = 503
 
 
 def check(account: Account) -> list[str]:
@@ -64,7 +67,8 @@ def approvals_kept(account: Account) -> Iterator[str]:
     of_event = {event["id"]: m for m in account.maintenances.values() for event in m["events"]}
     for vote in account.votes:
         for each in vote.tries:
-            if each.status != 200 and each.status not in _REFUSALS:
+            is_passing = each.status == _NOT_FOUND and vote.vm in account.passing
+            if each.status != 200 and each.status not in _REFUSALS and not is_passing:
                 yield f"{vote.vm} got {each.status} for approving {vote.event_id}, which it was shown"
         told_at = vote.acknowledged_at
         if told_at is None or vote.event_id in in_ledger:
@@ -98,40 +102,59 @@ def nothing_started_early(account: Account) -> Iterator[str]:
 def incarnations_grow(account: Account) -> Iterator[str]:
     """R42, invariant 6: what one VM sees never goes back; no run is long enough for a new epoch (R46, R69)."""
     for vm, sights in _by_vm(account.sights).items():
-        for before, after in pairwise(sights):
-            old, new = (json.loads(sight.body)["DocumentIncarnation"] for sight in (before, after))
-            if new < old:
-                yield f"{vm} saw incarnation {old} until {before.last_at} and {new} at {after.first_at}"
+        waiting = deque(sorted(sights, key=lambda sight: sight.first_at))
+        newest: Sight | None = None
+        for sight in sorted(sights, key=lambda sight: sight.last_at):
+            while waiting and waiting[0].first_at < sight.last_at:
+                other = waiting.popleft()
+                if newest is None or _incarnation(other.body) > _incarnation(newest.body):
+                    newest = other
+            new, old = _incarnation(sight.body), 0 if newest is None else _incarnation(newest.body)
+            if newest is not None and new < old:
+                yield f"{vm} saw incarnation {old} at {newest.first_at} and {new} at {sight.last_at}"
 
 
 def documents_equal(account: Account) -> Iterator[str]:
-    """R42, R44: one audience, one incarnation, one document, byte for byte, whoever shows it to whom."""
-    shown: dict[tuple[str, int], bytes] = {}
-    for vm, body in _bodies(account):
-        incarnation = json.loads(body)["DocumentIncarnation"]
-        known = shown.setdefault((account.places[vm].label, incarnation), body)
+    """R42, R44: one audience, one incarnation, one version: one document, byte for byte, whoever shows it to whom."""
+    shown: dict[tuple[str, int, str], bytes] = {}
+    for vm, version, body in _bodies(account):
+        incarnation = _incarnation(body)
+        known = shown.setdefault((account.places[vm].label, incarnation, version), body)
         if known != body:
             yield f"{vm} saw another incarnation {incarnation} than others did: {body!r} and {known!r}"
+
+
+def versions_agree(account: Account) -> Iterator[str]:
+    """R18 to R20, R42: all versions of one incarnation tell of the same events; only Freeze and Reboot happen here."""
+    shown: dict[tuple[str, int], list[tuple[str, str, str, list[str]]]] = {}
+    for vm, version, body in _bodies(account):
+        events = [
+            (e["EventId"], e["EventStatus"], e["EventType"], [_bare(name) for name in e["Resources"]])
+            for e in json.loads(body)["Events"]
+        ]
+        known = shown.setdefault((account.places[vm].label, _incarnation(body)), events)
+        if known != events:
+            yield f"{vm} saw in version {version} of incarnation {_incarnation(body)} {events}, others {known}"
 
 
 def scopes_kept_apart(account: Account) -> Iterator[str]:
     """R58, R85, invariant 8: nobody sees an event, or a name, of another scope."""
     label_of = {event["id"]: event["scope"] for m in account.maintenances.values() for event in m["events"]}
-    for vm, body in _bodies(account):
+    for vm, _, body in _bodies(account):
         label = account.places[vm].label
         for event in json.loads(body)["Events"]:
             owner = label_of.get(event["EventId"])
             if owner != label:
                 yield f"{vm} of {label} saw event {event['EventId']} of {owner or 'nobody'}"
             mine = {name for name, place in account.places.items() if place.label == label}
-            foreign = sorted(set(event["Resources"]) - mine)
+            foreign = sorted({_bare(name) for name in event["Resources"]} - mine)
             if foreign:
                 yield f"{vm} of {label} saw the names {foreign}"
 
 
 def statuses_go_forward(account: Account) -> Iterator[str]:
     """R75, R79: Scheduled, Started, gone; what is gone does not come again."""
-    for vm, sights in _by_vm(account.sights).items():
+    for (vm, _), sights in _by_vm_and_version(account.sights).items():
         at: dict[str, int] = {}
         newest = 0
         for sight in sights:
@@ -163,7 +186,8 @@ def commands_done_once(account: Account) -> Iterator[str]:
             yield f"{command.verb} {command.key} was done {len(requests)} times"
         if command.is_acknowledged and {m["id"] for m in made} != command.made:
             yield f"{command.verb} {command.key} was answered with {sorted(command.made)}, which is not what there is"
-        if (command.status or 0) >= 400 and command.status not in {409, 422}:
+        is_passing = command.status == _NOT_FOUND and bool(_named(command) & account.passing)
+        if (command.status or 0) >= 400 and command.status not in {409, 422} and not is_passing:
             yield f"{command.verb} {command.key} got {command.status}: {command.answer}"
 
 
@@ -213,8 +237,9 @@ def everything_ended(account: Account) -> Iterator[str]:
             yield f"maintenance {m['id']} is {m['state']} after everything was healed"
         if m["state"] == "failed":
             yield f"maintenance {m['id']} has failed, and nothing was wrong with the actuator"
+    kept = {(vote.vm, vote.event_id) for vote in account.votes if vote.acknowledged_at is not None}
     for vote in account.votes:
-        if vote.acknowledged_at is None:
+        if (vote.vm, vote.event_id) not in kept and vote.vm not in account.gone:
             yield f"{vote.vm} never got 200 for {vote.event_id}, also after everything was healed"
     for command in account.commands:
         if command.answer is None:
@@ -241,6 +266,31 @@ def endpoints_show_the_truth(account: Account) -> Iterator[str]:
             yield f"{showing.by} shows {showing.vm} incarnation {document['DocumentIncarnation']}, not {wanted}"
 
 
+def clocks_told(account: Account) -> Iterator[str]:
+    """Invariant 4: a replica whose clock is off says so, and carries nothing out."""
+    for reading in account.readings:
+        words = f"{reading.replica}, whose clock is {reading.ahead_s:+.1f} s off,"
+        if reading.status != _UNAVAILABLE or "clock" not in reading.text:
+            yield f"{words} says of itself {reading.status}: {reading.text}"
+        if reading.is_leader:
+            yield f"{words} carries out what is due"
+
+
+def inventory_kept(account: Account) -> Iterator[str]:
+    """Idempotency-Key: the inventory is the one that was acknowledged last."""
+    for vm in sorted(account.wanted.keys() | account.declared.keys()):
+        wanted, declared = account.wanted.get(vm), account.declared.get(vm)
+        if wanted != declared:
+            yield f"{vm} should be on {wanted or 'no host'}, and is declared on {declared or 'no host'}"
+
+
+def strangers_refused(account: Account) -> Iterator[str]:
+    """R2, invariant 8: a host answers no VM that is not on it any more."""
+    for showing in account.strangers:
+        if showing.status != _NOT_FOUND:
+            yield f"{showing.by} answers {showing.vm}, which is not there, with {showing.status}"
+
+
 CHECKS: tuple[Callable[[Account], Iterable[str]], ...] = (
     actuator_told_once,
     steps_taken_once,
@@ -248,6 +298,7 @@ CHECKS: tuple[Callable[[Account], Iterable[str]], ...] = (
     nothing_started_early,
     incarnations_grow,
     documents_equal,
+    versions_agree,
     scopes_kept_apart,
     statuses_go_forward,
     commands_done_once,
@@ -255,6 +306,9 @@ CHECKS: tuple[Callable[[Account], Iterable[str]], ...] = (
     vms_struck_singly,
     everything_ended,
     endpoints_show_the_truth,
+    clocks_told,
+    inventory_kept,
+    strangers_refused,
 )
 """All of them."""
 
@@ -270,9 +324,32 @@ def _by_vm(sights: Iterable[Sight]) -> dict[str, list[Sight]]:
     return found
 
 
-def _bodies(account: Account) -> Iterator[tuple[str, bytes]]:
-    yield from ((sight.vm, sight.body) for sight in account.sights)
-    yield from ((showing.vm, showing.body) for showing in account.showings if showing.status == 200)
+def _by_vm_and_version(sights: Iterable[Sight]) -> dict[tuple[str, str], list[Sight]]:
+    """In the order in which they were seen."""
+    found: dict[tuple[str, str], list[Sight]] = defaultdict(list)
+    for sight in sorted(sights, key=lambda sight: sight.first_at):
+        found[sight.vm, sight.version].append(sight)
+    return found
+
+
+def _bodies(account: Account) -> Iterator[tuple[str, str, bytes]]:
+    yield from ((sight.vm, sight.version, sight.body) for sight in account.sights)
+    showings = [*account.showings, *account.strangers]
+    yield from ((showing.vm, showing.version, showing.body) for showing in showings if showing.status == 200)
+
+
+def _incarnation(body: bytes) -> int:
+    return int(json.loads(body)["DocumentIncarnation"])
+
+
+def _bare(name: str) -> str:
+    """Without what the oldest version puts before it (R20)."""
+    return name.removeprefix("_")
+
+
+def _named(command: Command) -> set[str]:
+    """VMs that it is about."""
+    return {*command.body.get("vms", []), *command.path.split("/")}
 
 
 def _at(text: str) -> datetime:

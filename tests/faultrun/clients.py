@@ -6,45 +6,54 @@ import asyncio
 import json
 import random
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 
 from forewarn.clock import RealClock
+from forewarn.wire.imds import VERSIONS
 from tests.faultrun.records import Showing, Sight, Try, Vote
-from tests.faultrun.world import REPLICAS, World
 from tests.support.wire import approval, get, post
 
-__all__ = ["Client", "ask_all"]
+__all__ = ["NAMES", "Client", "ask_once"]
 
+NAMES = [version.name for version in VERSIONS]
 _PATIENCE_S = 2.0
 _CLOCK = RealClock()
 _OK = 200
 
 
 class Client:
-    """One VM.
+    """One VM, as long as it is on one host.
 
     Args:
-        world: Tells where its endpoint is.
         name: Of the VM.
-        luck: Decides when it asks and what it approves.
-        statuses: Where the statuses of its GETs are counted.
+        source: Its address.
+        endpoint: Whom it asks.
+        luck: Decides when it asks, in which versions, and what it approves.
+        pause_s: Between two requests, on average.
 
     Attributes:
         sights: What it was shown, in order.
         votes: What it approves, by event.
+        known: Events of which it has decided whether to approve them.
+        statuses: How often its GETs got which status.
     """
 
-    def __init__(self, world: World, name: str, luck: random.Random, statuses: Counter[int]) -> None:
+    def __init__(self, name: str, source: str, endpoint: tuple[str, int], luck: random.Random, pause_s: float) -> None:
         self.name = name
         self.sights: list[Sight] = []
         self.votes: dict[str, Vote] = {}
-        self._world = world
+        self.known: set[str] = set()
+        self.statuses: Counter[int] = Counter()
+        self._source = source
+        self._endpoint = endpoint
         self._luck = luck
-        self._statuses = statuses
-        self._wants: dict[str, bool] = {}
+        self._pause_s = pause_s
         self._eagerness = luck.choice([0.0, 0.3, 0.6, 1.0])
         self._stays = luck.random() < 0.5
+        self._versions = [NAMES[-1]] if luck.random() < 0.4 else luck.sample(NAMES, luck.randint(1, 3))
+        self._last: dict[str, Sight] = {}
         self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def run(self) -> None:
@@ -52,53 +61,63 @@ class Client:
         try:
             while True:
                 await self.poll()
-                await asyncio.sleep(self._luck.uniform(0.15, 0.5))
+                await asyncio.sleep(self._luck.uniform(0.4, 1.6) * self._pause_s)
         finally:
             self._hang_up()
 
     async def poll(self) -> None:
         """Ask once, and approve what is wanted."""
-        answered = await self._ask(get())
-        if answered is not None and answered[1] == _OK:
-            self._see(*answered)
+        version = self._luck.choice(self._versions)
+        answered = await self._ask(get(version, metadata=self._metadata(version)))
+        if answered is not None:
+            at, status, body = answered
+            self.statuses[status] += 1
+            if status == _OK:
+                self._see(at, version, body)
         for vote in list(self.votes.values()):
             if vote.acknowledged_at is None:
-                await self._approve(vote)
+                await self._approve(vote, version)
+
+    def _metadata(self, version: str) -> str | None:
+        """The header, which the oldest version does without."""
+        return None if version == NAMES[0] and self._luck.random() < 0.5 else "true"
+
+    def take_over(self, known: Iterable[str], open_votes: Iterable[str]) -> None:
+        """Go on with what this VM wanted on the host that it came from."""
+        self.known = set(known)
+        self.votes = {id_: Vote(vm=self.name, event_id=id_) for id_ in open_votes}
 
     @property
-    def has_open_votes(self) -> bool:
-        """Whether an approval has yet to get 200."""
-        return any(vote.acknowledged_at is None for vote in self.votes.values())
+    def open_votes(self) -> list[str]:
+        """Events whose approval has yet to get 200."""
+        return [id_ for id_, vote in self.votes.items() if vote.acknowledged_at is None]
 
-    def _see(self, at: datetime, _status: int, body: bytes) -> None:
-        if self.sights and self.sights[-1].body == body:
-            self.sights[-1].last_at = at
+    def _see(self, at: datetime, version: str, body: bytes) -> None:
+        last = self._last.get(version)
+        if last is not None and last.body == body:
+            last.last_at = at
             return
-        self.sights.append(Sight(vm=self.name, first_at=at, last_at=at, body=body))
+        self._last[version] = Sight(vm=self.name, version=version, first_at=at, last_at=at, body=body)
+        self.sights.append(self._last[version])
         for event in json.loads(body)["Events"]:
             id_ = event["EventId"]
-            if event["EventStatus"] == "Scheduled" and id_ not in self._wants:
-                self._wants[id_] = self._luck.random() < self._eagerness
-                if self._wants[id_]:
+            if event["EventStatus"] == "Scheduled" and id_ not in self.known:
+                self.known.add(id_)
+                if self._luck.random() < self._eagerness:
                     self.votes[id_] = Vote(vm=self.name, event_id=id_)
 
-    async def _approve(self, vote: Vote) -> None:
+    async def _approve(self, vote: Vote, version: str) -> None:
         sent_at = _CLOCK.now()
-        answered = await self._ask(post(approval(vote.event_id)), is_counted=False)
+        answered = await self._ask(post(approval(vote.event_id), version))
         status = None if answered is None else answered[1]
         vote.tries.append(Try(sent_at=sent_at, answered_at=_CLOCK.now(), status=status))
 
-    async def _ask(self, request: bytes, *, is_counted: bool = True) -> tuple[datetime, int, bytes] | None:
+    async def _ask(self, request: bytes) -> tuple[datetime, int, bytes] | None:
         """When the answer came, its status and body; None: none came."""
-        address = self._world.endpoints[self._world.places[self.name].host].address(0)
-        if address is None:
-            self._hang_up()
-            return None
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 if self._line is None:
-                    source = (self._world.addresses[self.name], 0)
-                    self._line = await asyncio.open_connection(*address, local_addr=source)
+                    self._line = await asyncio.open_connection(*self._endpoint, local_addr=(self._source, 0))
                 reader, writer = self._line
                 writer.write(request)
                 status, body, is_over = await _read(reader)
@@ -110,8 +129,6 @@ class Client:
             raise
         if is_over or not self._stays:
             self._hang_up()
-        if is_counted:
-            self._statuses[status] += 1
         return _CLOCK.now(), status, body
 
     def _hang_up(self) -> None:
@@ -128,28 +145,15 @@ async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
     return int(lines[0].split(" ")[1]), body, fields.get("connection") == "close"
 
 
-async def ask_all(world: World) -> list[Showing]:
-    """What every VM is answered now: by its endpoint, and by each replica."""
-    shown = []
-    for name in world.places:
-        parts = [world.endpoints[world.places[name].host], *world.replicas]
-        assert len(parts) == REPLICAS + 1
-        for part in parts:
-            status, body = 0, b""
-            address = part.address(0)
-            if address is not None:
-                with suppress(OSError, EOFError, TimeoutError):
-                    status, body = await _ask_once(address, world.addresses[name])
-            shown.append(Showing(vm=name, by=part.name, status=status, body=body))
-    return shown
-
-
-async def _ask_once(address: tuple[str, int], source: str) -> tuple[int, bytes]:
-    async with asyncio.timeout(_PATIENCE_S):
-        reader, writer = await asyncio.open_connection(*address, local_addr=(source, 0))
-        try:
-            writer.write(get())
-            status, body, _ = await _read(reader)
-        finally:
-            writer.transport.abort()
-    return status, body
+async def ask_once(by: str, address: tuple[str, int], vm: str, source: str, version: str) -> Showing:
+    """What a VM is answered now, by whoever is at that address; status 0: nothing."""
+    status, body = 0, b""
+    with suppress(OSError, EOFError, TimeoutError):
+        async with asyncio.timeout(_PATIENCE_S):
+            reader, writer = await asyncio.open_connection(*address, local_addr=(source, 0))
+            try:
+                writer.write(get(version))
+                status, body, _ = await _read(reader)
+            finally:
+                writer.transport.abort()
+    return Showing(vm=vm, by=by, version=version, status=status, body=body)

@@ -33,8 +33,13 @@ class Link:
 
     Args:
         name: For people.
-        target: Where connections lead; asked anew for each, since ports change with restarts. None: nobody is there.
+        target: Where connections lead; asked anew for each, for it may move. None: nobody is there.
+
+    Attributes:
+        cuts: The ways in which it can be cut.
     """
+
+    cuts: tuple[str, ...] = ("reset", "silent")
 
     def __init__(self, name: str, target: Callable[[], Target | None]) -> None:
         self.name = name
@@ -67,7 +72,15 @@ class Link:
             for writer in list(self._writers):
                 writer.transport.abort()
 
-    def heal(self) -> None:
+    async def cut(self, how: str) -> None:
+        """From now on."""
+        self.change(State(how))
+
+    async def slow(self, delay_s: float) -> None:
+        """Each piece comes through so late from now on."""
+        self.change(State.SLOW, delay_s)
+
+    async def heal(self) -> None:
         """As if nothing had been; what was held up comes through."""
         self.change(State.OPEN)
 

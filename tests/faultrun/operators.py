@@ -10,13 +10,15 @@ from typing import Any
 import httpx
 
 from forewarn.clock import RealClock
+from tests.faultrun.fleet import Fleet
 from tests.faultrun.records import Command, Try
 from tests.faultrun.world import REPLICAS, World
 
-__all__ = ["Operator"]
+__all__ = ["Operator", "Steward"]
 
 _CLOCK = RealClock()
 _SERVER_ERROR = 500
+_OK = 200
 _VERBS = {"schedule": 10, "restart": 8, "cancel": 4, "complete": 3, "start": 2, "fail": 1}
 
 
@@ -45,7 +47,7 @@ class Operator:
             command = self._next()
             self.commands.append(command)
             await self._carry(command)
-            await asyncio.sleep(self._luck.uniform(0.2, 0.8))
+            await asyncio.sleep(self._luck.uniform(0.1, 0.5))
 
     def _next(self) -> Command:
         luck, key = self._luck, next(self._keys)
@@ -55,9 +57,9 @@ class Operator:
             body: dict[str, Any] = {} if verb == "complete" else {"reason": key}
             path = f"/v1/maintenance/{target}/{verb}"
             return Command(key=key, verb=verb, path=path, body=body, target=target)
-        forced = {"notice_s": luck.choice([0.5, 1, 2]), "force": True, "reason": key}
+        forced = {"notice_s": luck.choice([0.3, 0.6, 1.2]), "force": True, "reason": key}
         if verb == "restart":
-            vm = luck.choice(list(self._world.places))
+            vm = luck.choice(self._world.fleet.names)
             return Command(key=key, verb=verb, path=f"/v1/vms/{vm}/restart", body=forced)
         if verb == "fail":
             path = f"/v1/hosts/{luck.choice(self._world.hosts)}/fail"
@@ -65,18 +67,19 @@ class Operator:
         return Command(key=key, verb="schedule", path="/v1/maintenance", body=forced | self._wanted())
 
     def _wanted(self) -> dict[str, Any]:
-        """Maintenance of one or two hosts, or of some VMs."""
+        """Maintenance of a host or two, or of some VMs."""
         luck = self._luck
         kind = {"type": luck.choice(["Freeze", "Reboot"])}
-        if luck.random() < 0.25:
+        if luck.random() < 0.15:
             return kind | {"hosts": luck.sample(self._world.hosts, luck.randint(1, min(2, len(self._world.hosts))))}
-        return kind | {"vms": luck.sample(list(self._world.places), luck.randint(1, min(5, len(self._world.places))))}
+        names = self._world.fleet.names
+        return kind | {"vms": luck.sample(names, luck.randint(1, min(3, len(names))))}
 
     async def _carry(self, command: Command) -> None:
         """Ask one replica after another, until one answers otherwise than that it cannot."""
         while command.answer is None:
             sent_at = _CLOCK.now()
-            status, answer = await self._ask(self._luck.randrange(REPLICAS), command)
+            status, answer = await _ask(self._world, self._luck.randrange(REPLICAS), "POST", command)
             command.tries.append(Try(sent_at=sent_at, answered_at=_CLOCK.now(), status=status))
             if status is None or status >= _SERVER_ERROR:
                 await asyncio.sleep(self._luck.uniform(0.1, 0.4))
@@ -85,10 +88,77 @@ class Operator:
             if command.verb in {"schedule", "restart", "fail"} and command.is_acknowledged:
                 self._made += [item["id"] for item in command.answer["items"]]
 
-    async def _ask(self, number: int, command: Command) -> tuple[int | None, dict[str, Any]]:
-        try:
-            async with self._world.operator(number) as client:
-                answer = await client.post(command.path, json=command.body, headers={"idempotency-key": command.key})
-                return answer.status_code, answer.json()
-        except (httpx.HTTPError, ValueError):
-            return None, {}
+
+class Steward:
+    """Who adds, moves and removes VMs: one at a time, each repeated under its key until it is answered.
+
+    Args:
+        world: Where the replicas and the VMs are.
+        luck: Decides everything.
+
+    Attributes:
+        taken: How many changes were made.
+        refused: How many were not, for a VM was held by a maintenance.
+    """
+
+    def __init__(self, world: World, luck: random.Random) -> None:
+        self.taken = 0
+        self.refused = 0
+        self._world = world
+        self._luck = luck
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """New changes until `stop`; then only until the last one is answered."""
+        for count in itertools.count():
+            if stop.is_set():
+                return
+            await self._change(f"key-inventory-{count}")
+            await asyncio.sleep(self._luck.uniform(0.3, 1.5))
+
+    async def _change(self, key: str) -> None:
+        world, fleet = self._world, self._world.fleet.changed(self._luck)
+        for vm in fleet.numbers.keys() - world.fleet.numbers.keys():
+            world.addresses[vm] = world.network.vm(fleet.numbers[vm])
+        world.fleet.passing |= fleet.passing
+        command = Command(key=key, verb="inventory", path="/v1/inventory", body=fleet.inventory(world.addresses))
+        is_in_doubt = False
+        while True:
+            status, _ = await _ask(world, self._luck.randrange(REPLICAS), "PUT", command)
+            if status == _OK:
+                self.taken += 1
+                await self._follow(fleet)
+                return
+            if status is None or status >= _SERVER_ERROR:
+                is_in_doubt = True
+            elif not is_in_doubt:
+                self.refused += 1
+                return
+            # A try without an answer may yet be carried out, also after another one was refused since a maintenance
+            # held a VM: so it is repeated until it is taken.
+            await asyncio.sleep(self._luck.uniform(0.1, 0.4))
+
+    async def _follow(self, fleet: Fleet) -> None:
+        """Have VMs be where they are declared now: each leaves before it arrives."""
+        world, before = self._world, self._world.fleet
+        world.fleet = fleet
+        for vm in sorted(before.numbers.keys() | fleet.numbers.keys()):
+            was = before.places[vm].host if vm in before.numbers else None
+            now = fleet.places[vm].host if vm in fleet.numbers else None
+            if was == now:
+                continue
+            left: dict[str, Any] = {"known": [], "votes": []}
+            if was is not None:
+                left = await world.crowds[was].leave(vm)
+            if now is not None:
+                await world.admit(vm, self._luck.getrandbits(32), **left)
+
+
+async def _ask(world: World, number: int, method: str, command: Command) -> tuple[int | None, dict[str, Any]]:
+    """Status and body of the answer; None: there was none."""
+    try:
+        async with world.operator(number) as client:
+            headers = {"idempotency-key": command.key}
+            answer = await client.request(method, command.path, json=command.body, headers=headers)
+            return answer.status_code, answer.json()
+    except (httpx.HTTPError, ValueError):
+        return None, {}

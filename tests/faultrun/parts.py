@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
+
+from tests.faultrun.nursery import Child, Nursery
 
 __all__ = ["Part"]
 
@@ -24,30 +22,36 @@ class Part:
 
     Args:
         name: For people, and of its log.
+        nursery: Makes it.
         folder: Where its log is.
         arguments: Of the command.
         settings: Environment variables of it.
+        namespace: It is in; None: where the nursery is.
+        clock: A file that says how far its clock is ahead; None: it is right.
 
     Attributes:
-        urls: What its line named when it became ready; empty while it is not.
         starts: How often it was started.
     """
 
-    def __init__(self, name: str, folder: Path, arguments: Sequence[str], settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        nursery: Nursery,
+        folder: Path,
+        arguments: Sequence[str],
+        settings: Mapping[str, str],
+        namespace: str | None = None,
+        clock: Path | None = None,
+    ) -> None:
         self.name = name
-        self.urls: list[str] = []
         self.starts = 0
+        self._nursery = nursery
         self._log = folder / f"{name}.log"
-        self._command = [sys.executable, "-m", "forewarn", *arguments]
-        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")} | dict(settings)
-        self._process: subprocess.Popen[str] | None = None
-
-    def address(self, which: int) -> tuple[str, int] | None:
-        """Host and port of the URL of that number; None while there is none."""
-        if not self.urls:
-            return None
-        parts = urlsplit(self.urls[which])
-        return str(parts.hostname), int(parts.port or 0)
+        self._arguments = arguments
+        self._settings = settings
+        self._namespace = namespace
+        self._clock = clock
+        self._child: Child | None = None
 
     @property
     def log(self) -> str:
@@ -58,50 +62,46 @@ class Part:
         """Start it, again and again until it is ready: its database may be away."""
         for _ in range(_STARTS_MAX):
             self.starts += 1
-            with self._log.open("a") as log:
-                self._process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
-                    self._command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment
-                )
-            line = await self._line(self._process)
-            if line:
-                self.urls = re.findall(r"https?://[^\s,]+", line)
+            if await self._begin():
                 return
-            self._end()
+            self.kill()
             await asyncio.sleep(_AGAIN_S)
         msg = f"{self.name} does not start: {self.log}"
         raise RuntimeError(msg)
 
-    async def _line(self, process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None
-        reading = asyncio.ensure_future(asyncio.to_thread(process.stdout.readline))
-        try:
-            return await asyncio.wait_for(asyncio.shield(reading), _READY_S)
-        except TimeoutError:
-            process.kill()
-            return await reading and ""
+    async def _begin(self) -> bool:
+        """Whether it said in time that it is ready."""
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        with open(reading, "rb") as said, open(writing, "wb") as stdout, self._log.open("a") as log:  # noqa: ASYNC230, PTH123 - pipes
+            self._child = await self._nursery.fork(
+                self._arguments, [stdout, log], settings=self._settings, namespace=self._namespace, clock=self._clock
+            )
+            stdout.close()
+            has_said = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            loop.add_reader(reading, has_said.set)
+            try:
+                async with asyncio.timeout(_READY_S):
+                    await has_said.wait()
+                return bool(said.readline())
+            except TimeoutError:
+                return False
+            finally:
+                loop.remove_reader(reading)
 
     def kill(self) -> None:
         """As by kill -9."""
-        self.urls = []
-        self._end()
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
 
     def halt(self) -> None:
         """Until `go_on`."""
-        self._send(signal.SIGSTOP)
+        if self._child is not None:
+            self._child.send(signal.SIGSTOP)
 
     def go_on(self) -> None:
         """After `halt`; otherwise nothing happens."""
-        self._send(signal.SIGCONT)
-
-    def _send(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        if self._child is not None:
+            self._child.send(signal.SIGCONT)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-__all__ = ["CLOSING", "Account", "Command", "Place", "Run", "Showing", "Sight", "Try", "Vote"]
+__all__ = ["CLOSING", "Account", "Command", "Place", "Reading", "Run", "Showing", "Sight", "Try", "Vote"]
 
 CLOSING = "closing"
 """The reason of the maintenance that is scheduled at the end, so that there is something for documents to show."""
@@ -29,9 +29,10 @@ class Place:
 
 @dataclass(slots=True, kw_only=True)
 class Sight:
-    """A document that a VM saw, in as many answers in a row as held the same bytes."""
+    """A document that a VM saw, in as many answers of that version in a row as held the same bytes."""
 
     vm: str
+    version: str
     first_at: datetime
     last_at: datetime
     body: bytes
@@ -112,8 +113,27 @@ class Showing:
 
     vm: str
     by: str
+    version: str
     status: int
     body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a replica says while its clock is off.
+
+    Attributes:
+        ahead_s: How far it is ahead.
+        status: Of its `/readyz`.
+        text: What that says.
+        is_leader: Whether it says that it carries out what is due.
+    """
+
+    replica: str
+    ahead_s: float
+    status: int
+    text: str
+    is_leader: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,14 +141,25 @@ class Account:
     """Everything.
 
     Attributes:
-        places: By VM.
+        places: Of every VM that ever was, where it was last.
+        passing: VMs that were added, moved or removed while others asked for them.
+        gone: VMs that were removed.
+        wanted: Host of each VM, by the last inventory that was acknowledged.
+        declared: The same as the control API says at the end.
         maintenances: As the control API shows them, by id.
         entries: The ledger.
         incarnations: By VM, as the control API says at the end.
+        showings: What VMs are answered at the end.
+        strangers: What VMs are answered at the end on hosts where they are not.
+        readings: Of clocks that were off.
         statuses: How often VMs got which status from GET.
     """
 
     places: dict[str, Place] = field(default_factory=dict)
+    passing: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    wanted: dict[str, str] = field(default_factory=dict)
+    declared: dict[str, str] = field(default_factory=dict)
     maintenances: dict[str, dict[str, Any]] = field(default_factory=dict)
     entries: list[dict[str, Any]] = field(default_factory=list)
     incarnations: dict[str, int | None] = field(default_factory=dict)
@@ -137,4 +168,6 @@ class Account:
     votes: list[Vote] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     showings: list[Showing] = field(default_factory=list)
+    strangers: list[Showing] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,17 @@ from typing import Any
 import httpx
 
 from forewarn.clock import uptime_s
+from tests.faultrun.actuator import read_runs
 from tests.faultrun.chaos import Chaos
-from tests.faultrun.checker import check, endpoints_show_the_truth
-from tests.faultrun.clients import Client, ask_all
-from tests.faultrun.operators import Operator
+from tests.faultrun.checker import check, endpoints_show_the_truth, strangers_refused
+from tests.faultrun.operators import Operator, Steward
 from tests.faultrun.records import CLOSING, Account
-from tests.faultrun.world import World, read_runs, world
+from tests.faultrun.world import Base, World, world
 
 __all__ = ["Report", "run"]
 
-_OPERATORS = 3
-_ENABLE_S = 30.0
+_OPERATORS = 4
+_ENABLE_S = 120.0
 _REST_S = 90.0
 _AGREE_S = 25.0
 """An endpoint that found no replica asks again within ten seconds, and its turn of replicas is three."""
@@ -40,8 +40,9 @@ class Report:
         figures: How much the clients and operators did.
         violations: What the checker found.
         account: All records.
-        logs: Of the processes, by name.
+        logs: Of the processes, and the actuator's record, by name.
         lines: What happened when.
+        took_s: How long all of it took.
     """
 
     seed: int
@@ -51,20 +52,26 @@ class Report:
     account: Account
     logs: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    took_s: float = 0.0
 
 
 async def run(
+    shared: Base,
     seed: int,
-    seconds: float = 20.0,
+    seconds: float = 10.0,
     host_count: int = 4,
     vm_count: int = 40,
+    *,
+    namespaces: bool = False,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> Report:
     """Run once.
 
     Args:
+        shared: What runs share.
         seed: Faults, commands and approvals are drawn from it. When the processes come to which point is not.
         seconds: How long things go wrong.
+        namespaces: Whether each host is a network namespace, for which it takes root.
         tell: Called with a line about each thing that goes wrong.
     """
     luck = random.Random(seed)
@@ -75,90 +82,115 @@ async def run(
         lines.append(f"{uptime_s() - began_s:6.2f} {line}")
         tell(lines[-1])
 
-    async with world(host_count, vm_count) as made:
+    async with world(shared, host_count, vm_count, namespaces=namespaces) as made:
         note("everything has begun")
-        statuses: Counter[int] = Counter()
-        clients = [Client(made, name, random.Random(luck.random()), statuses) for name in made.places]
         operators = [Operator(made, random.Random(luck.random()), number) for number in range(_OPERATORS)]
+        steward = Steward(made, random.Random(luck.random()))
         chaos = Chaos(made, random.Random(luck.random()), note)
-        polling = [asyncio.create_task(client.run()) for client in clients]
-        try:
-            await _wait(lambda: all(client.sights for client in clients), _ENABLE_S)
-            await _go_wrong(operators, chaos, seconds)
-            note("everything is healed")
-            await _come_to_rest(made, clients)
-            note("everything is at rest")
-        finally:
-            for task in polling:
-                task.cancel()
-            await asyncio.gather(*polling, return_exceptions=True)
-        account = await _account(made, clients, operators, statuses)
+        await asyncio.gather(*(made.admit(vm, luck.getrandbits(32), [], []) for vm in made.fleet.names))
+        await _wait_seen(made)
+        note("every VM has seen a document")
+        await _go_wrong([*operators, steward], chaos, seconds)
+        note("everything is healed")
+        await _come_to_rest(made)
+        note("everything is at rest")
+        account = await _account(made, operators)
+        account.readings = chaos.readings
         note("everybody agrees, or has had the time to")
         return Report(
             seed=seed,
             faults=chaos.counts,
-            figures=_figures(account),
+            figures=_figures(account) | {"inventories": steward.taken, "inventories refused": steward.refused},
             violations=check(account),
             account=account,
-            logs={part.name: part.log for part in made.parts},
+            logs={file.name: file.read_text() for file in made.folder.glob("*.log")}
+            | {"actuator.record": (made.folder / "actuator.record").read_text()},
             lines=lines,
+            took_s=uptime_s() - began_s,
         )
 
 
-async def _go_wrong(operators: list[Operator], chaos: Chaos, seconds: float) -> None:
+async def _go_wrong(actors: Sequence[Operator | Steward], chaos: Chaos, seconds: float) -> None:
     """Until the time is over, the last fault is healed and the last command is answered."""
     stop = asyncio.Event()
     asyncio.get_running_loop().call_later(seconds, stop.set)
-    operating = [asyncio.create_task(operator.run(stop)) for operator in operators]
+    acting = [asyncio.create_task(actor.run(stop)) for actor in actors]
     await chaos.run(stop)
-    _, late = await asyncio.wait(operating, timeout=_REST_S)
+    _, late = await asyncio.wait(acting, timeout=_REST_S)
     for task in late:
         task.cancel()
-    for result in await asyncio.gather(*operating, return_exceptions=True):
+    for result in await asyncio.gather(*acting, return_exceptions=True):
         if isinstance(result, Exception):
             raise result
 
 
-async def _come_to_rest(made: World, clients: list[Client]) -> None:
+async def _come_to_rest(made: World) -> None:
     """Until every maintenance is over and every approval answered, or the time for it is."""
     deadline_s = uptime_s() + _REST_S
     while uptime_s() < deadline_s:
         async with made.operator(0) as client:
             active = await _pages(client, "/v1/maintenance", state=sorted(_ACTIVE))
-        if not active and not any(client.has_open_votes for client in clients):
+        if not active and not any(open_count for _, open_count in await _states(made)):
             return
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.2)
 
 
-async def _account(made: World, clients: list[Client], operators: list[Operator], statuses: Counter[int]) -> Account:
+async def _account(made: World, operators: list[Operator]) -> Account:
+    fleet = made.fleet
     account = Account(
-        places=made.places,
-        sights=[sight for client in clients for sight in client.sights],
-        votes=[vote for client in clients for vote in client.votes.values()],
+        places=fleet.places,
+        passing=fleet.passing,
+        gone=fleet.gone,
+        wanted={vm: fleet.places[vm].host for vm in fleet.names},
         commands=[command for operator in operators for command in operator.commands],
-        statuses=dict(statuses),
     )
+    statuses: Counter[int] = Counter()
+    for host, crowd in made.crowds.items():
+        sights, votes, counted = await crowd.end(made.folder / f"{host}.records")
+        account.sights += sights
+        account.votes += votes
+        statuses += counted
+    account.statuses = dict(statuses)
     await _schedule_last(made)
     deadline_s = uptime_s() + _AGREE_S
     while True:
         async with made.operator(1) as client:
             account.maintenances = {m["id"]: m for m in await _pages(client, "/v1/maintenance")}
             account.entries = await _pages(client, "/v1/ledger")
-            account.incarnations = {vm["name"]: vm["incarnation"] for vm in await _pages(client, "/v1/vms")}
-        account.runs = read_runs(made.folder, account.entries)
-        account.showings = await ask_all(made)
-        if not list(endpoints_show_the_truth(account)) or uptime_s() > deadline_s:
-            return account
-        await asyncio.sleep(0.5)
+            vms = await _pages(client, "/v1/vms")
+        account.incarnations = {vm["name"]: vm["incarnation"] for vm in vms}
+        account.declared = {vm["name"]: vm["host"] for vm in vms}
+        account.showings = await made.show_all()
+        account.strangers = await made.show_strangers()
+        if not [*endpoints_show_the_truth(account), *strangers_refused(account)] or uptime_s() > deadline_s:
+            break
+        await asyncio.sleep(0.3)
+    account.runs = read_runs(made.folder)
+    return account
 
 
 async def _schedule_last(made: World) -> None:
     """Something to be shown at the end, by every scope that a host has part in."""
-    vms = [name for name, place in made.places.items() if place.host == made.hosts[0]]
+    vms = [vm for vm in made.fleet.names if made.fleet.places[vm].host == made.hosts[0]]
     body = {"vms": vms, "type": "Freeze", "notice_s": 900, "force": True, "reason": CLOSING}
     async with made.operator(2) as client:
         answer = await client.post("/v1/maintenance", json=body, timeout=20)
         answer.raise_for_status()
+
+
+async def _states(made: World) -> list[tuple[bool, int]]:
+    """Of the VMs of each host."""
+    return await asyncio.gather(*(crowd.state() for crowd in made.crowds.values()))
+
+
+async def _wait_seen(made: World) -> None:
+    """Until every VM was shown a document: from then on it is told of everything."""
+    deadline_s = uptime_s() + _ENABLE_S
+    while not all(have_seen for have_seen, _ in await _states(made)):
+        if uptime_s() > deadline_s:
+            msg = "not every VM was shown a document in time, before anything went wrong"
+            raise RuntimeError(msg)
+        await asyncio.sleep(0.05)
 
 
 async def _pages(client: httpx.AsyncClient, path: str, **query: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a query
@@ -191,22 +223,13 @@ def _figures(account: Account) -> dict[str, int]:
     }
 
 
-async def _wait(condition: Callable[[], bool], timeout_s: float) -> None:
-    deadline_s = uptime_s() + timeout_s
-    while not condition():
-        if uptime_s() > deadline_s:
-            msg = "not every VM was shown a document in time, before anything went wrong"
-            raise RuntimeError(msg)
-        await asyncio.sleep(0.05)
-
-
 def keep(report: Report, folder: Path) -> None:
     """Write what is needed to find out why into a folder: the logs, and what happened when."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in report.logs.items():
-        (folder / f"{name}.log").write_text(text)
+        (folder / name).write_text(text)
     (folder / "run.txt").write_text("\n".join([*report.lines, *report.violations, ""]))
     (folder / "sights.txt").write_text(
-        "".join(f"{s.first_at} {s.last_at} {s.vm} {s.body.decode()}\n" for s in report.account.sights)
+        "".join(f"{s.first_at} {s.last_at} {s.vm} {s.version} {s.body.decode()}\n" for s in report.account.sights)
     )
     (folder / "ledger.txt").write_text("".join(f"{entry}\n" for entry in report.account.entries))

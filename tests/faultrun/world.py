@@ -1,82 +1,100 @@
-"""What a run takes place in: a PostgreSQL, three replicas, an endpoint on each host, and links that can be cut."""
+"""What a run takes place in: PostgreSQL and its standby, replicas, an endpoint on each host, and what can be cut."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-import sqlalchemy as sa
 
-from forewarn.config import Settings
 from forewarn.secret import kept_token
+from tests.faultrun.actuator import actuator_settings
+from tests.faultrun.clients import NAMES, ask_once
+from tests.faultrun.crowd import Crowd
+from tests.faultrun.fleet import Fleet
 from tests.faultrun.links import Link
+from tests.faultrun.networks import Loopback, Namespaces, Network, Way, inside
+from tests.faultrun.nursery import Nursery, set_ahead
 from tests.faultrun.parts import Part
-from tests.faultrun.records import Place, Run
-from tests.support.databases import Database, postgresql
+from tests.faultrun.postgres import DATABASE, Cluster, Template
+from tests.faultrun.records import Showing
+from tests.support.databases import Database
 
-__all__ = ["LEASE_S", "REPLICAS", "World", "is_exec", "read_runs", "world"]
+__all__ = ["LEASE_S", "REPLICAS", "Base", "World", "base", "world"]
 
 REPLICAS = 3
 LEASE_S = 4.0
-_SET_SHARE = 0.4
-_SERVICE_SHARE = 0.2
+_METADATA_PORT, _CONTROL_PORT = 18169, 18170
 _PATIENCE_S = 2.5
-
-_SCRIPT = """#!/bin/sh
-echo "$FOREWARN_MAINTENANCE_ID start $(date +%s.%N)" >> {record}
-sleep 0.4
-echo "$FOREWARN_MAINTENANCE_ID end $(date +%s.%N)" >> {record}
-"""
-_OBSERVE = """#!/bin/sh
-grep -q "^$FOREWARN_MAINTENANCE_ID end" {record} && exit 0
-grep -q "^$FOREWARN_MAINTENANCE_ID start" {record} && exit 3
-exit 4
-"""
+_REQUESTS_PER_S_MAX = 250
+_PAUSE_S_MIN = 0.33
 
 
-def is_exec() -> bool:
-    """Whether `serve` can be told to run a command; otherwise it simulates, and the ledger is the record."""
-    return {"actuator", "exec_command", "exec_observe_command"} <= set(Settings.model_fields)
+class Base:
+    """What several runs share.
+
+    Attributes:
+        nursery: Makes processes.
+        template: A PostgreSQL to copy.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.template = Template(folder)
+        self.nursery = Nursery()
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.nursery.close()
 
 
 class World:
     """All parts and links.
 
     Attributes:
-        database: The real one.
-        places: Where the VMs are.
-        addresses: Of the VMs.
+        cluster: The databases.
+        fleet: The inventory that was acknowledged last.
+        addresses: Of every VM that ever was.
         replicas: The processes of `serve`.
         endpoints: The processes of `forewarn endpoint`, by host.
+        crowds: The VMs of each host.
         to_database: The links of the replicas to the database.
-        to_replica: The links of the endpoints to the replicas, by host and number of the replica.
+        to_replica: The ways from hosts to replicas, by host and number of the replica.
+        to_host: What is cut when a host is cut off altogether.
+        clocks: A file for each replica, by which its clock is set.
     """
 
-    def __init__(self, folder: Path, database: Database, host_count: int, vm_count: int) -> None:
+    def __init__(self, folder: Path, shared: Base, network: Network, host_count: int, vm_count: int) -> None:
         self.folder = folder
-        self.database = database
-        self.hosts = [f"host-{number}" for number in range(host_count)]
-        self.places, self.addresses, inventory = _inventory(host_count, vm_count)
-        (folder / "inventory.json").write_text(json.dumps(inventory))
+        self.network = network
+        self.cluster = Cluster(folder, shared.template)
+        self.fleet = Fleet([f"host-{number}" for number in range(host_count)], vm_count)
+        self.addresses = {name: network.vm(number) for name, number in self.fleet.numbers.items()}
         self.replicas: list[Part] = []
         self.endpoints: dict[str, Part] = {}
+        self.crowds: dict[str, Crowd] = {}
         self.to_database: list[Link] = []
-        self.to_replica: dict[tuple[str, int], Link] = {}
+        self.to_replica: dict[tuple[str, int], Way] = {}
+        self.to_host: dict[str, list[Way]] = {}
+        self.clocks = [folder / f"r{number}.clock" for number in range(REPLICAS)]
         self.token = kept_token(folder / "operator.token")
-        self._settings = _actuator_settings(folder)
+        self._nursery = shared.nursery
+        self._settings = actuator_settings(folder)
+        self._pause_s = max(_PAUSE_S_MIN, vm_count / _REQUESTS_PER_S_MAX)
 
     @property
-    def links(self) -> list[Link]:
-        """All of them."""
-        return [*self.to_database, *self.to_replica.values()]
+    def hosts(self) -> list[str]:
+        """Their names."""
+        return self.fleet.hosts
+
+    @property
+    def database(self) -> Database:
+        """On the primary of now."""
+        return Database(self.cluster.url)
 
     @property
     def parts(self) -> list[Part]:
@@ -84,10 +102,9 @@ class World:
         return [*self.replicas, *self.endpoints.values()]
 
     def operator(self, number: int) -> httpx.AsyncClient:
-        """A client of that replica as it is now; the caller closes it."""
-        urls = self.replicas[number].urls
+        """A client of that replica; the caller closes it."""
         return httpx.AsyncClient(
-            base_url=urls[-1] if urls else "http://127.0.0.1:1",
+            base_url=f"http://{self.network.replica(number)}:{_CONTROL_PORT}",
             headers={"authorization": f"Bearer {self.token}"},
             timeout=_PATIENCE_S,
             trust_env=False,
@@ -96,138 +113,152 @@ class World:
 
     async def begin(self) -> None:
         """Start everything, and wait until it is ready."""
+        await self.cluster.start()
         await asyncio.gather(*(self._begin_replica(number) for number in range(REPLICAS)))
-        await asyncio.gather(*(self._begin_endpoint(host) for host in self.hosts))
+        async with self.operator(0) as client:
+            inventory = self.fleet.inventory(self.addresses)
+            (await client.put("/v1/inventory", json=inventory, timeout=20)).raise_for_status()
+        await asyncio.gather(*(self._begin_host(number, host) for number, host in enumerate(self.hosts)))
 
     async def _begin_replica(self, number: int) -> None:
         mine = self.folder / f"r{number}"
         mine.mkdir()
         shutil.copy(self.folder / "operator.token", mine / "operator.token")
-        url = sa.make_url(self.database.url)
-        socket = Path(str(url.query["host"])) / ".s.PGSQL.5432"
-        link = Link(f"replica {number} to the database", lambda: socket)
-        await link.listen(mine / ".s.PGSQL.5432")
+        link = Link(f"replica {number} to the database", lambda: self.cluster.socket)
+        await link.listen(mine / self.cluster.socket.name)
         self.to_database.append(link)
-        words = ["serve", "--database-url", url.set(query={"host": str(mine)}).render_as_string(hide_password=False)]
-        words += ["--inventory", str(self.folder / "inventory.json")]
-        words += ["--metadata-listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
-        part = Part(f"replica-{number}", self.folder, words, self._settings | {"FOREWARN_STATE_DIR": str(mine)})
+        set_ahead(self.clocks[number], 0.0)
+        address = self.network.replica(number)
+        words = ["serve", "--database-url", f"postgresql://postgres@/{DATABASE}?host={mine}", "--insecure"]
+        words += ["--metadata-listen", f"{address}:{_METADATA_PORT}", "--control-listen", f"{address}:{_CONTROL_PORT}"]
+        settings = self._settings | {"FOREWARN_STATE_DIR": str(mine), "REPLICA": str(number)}
+        part = Part(
+            f"replica-{number}",
+            self._nursery,
+            self.folder,
+            words,
+            settings,
+            self.network.control,
+            self.clocks[number],
+        )
         self.replicas.append(part)
         await part.start()
 
-    async def _begin_endpoint(self, host: str) -> None:
+    async def _begin_host(self, number: int, host: str) -> None:
         async with self.operator(0) as client:
             answer = await client.post(f"/v1/hosts/{host}/tokens", timeout=20)
-            (self.folder / f"{host}.token").write_text(answer.json()["token"])
-        words = ["endpoint", "--host", host, "--token-file", str(self.folder / f"{host}.token")]
-        for number in range(REPLICAS):
-            link = Link(f"{host} to replica {number}", lambda number=number: self.replicas[number].address(-1))  # type: ignore[misc] # the default binds the number
-            self.to_replica[host, number] = link
-            words += ["--control-url", f"http://127.0.0.1:{await link.listen()}"]
-        words += ["--metadata-listen", "127.0.0.1:0", "--listen", "", "--state-file", str(self.folder / f"{host}.json")]
-        part = self.endpoints[host] = Part(f"endpoint-{host}", self.folder, words, {})
-        await part.start()
+            (self.folder / f"{host}.token").write_text(answer.raise_for_status().json()["token"])
+        words = ["endpoint", "--host", host, "--token-file", str(self.folder / f"{host}.token"), "--listen", ""]
+        for replica in range(REPLICAS):
+            way, url = await self.network.link(number, replica, _CONTROL_PORT)
+            self.to_replica[host, replica] = way
+            words += ["--control-url", url]
+        self.to_host[host] = self.network.whole(number, [self.to_replica[host, each] for each in range(REPLICAS)])
+        address, port = self.network.endpoint(number)
+        words += ["--metadata-listen", f"{address}:{port}", "--state-file", str(self.folder / f"{host}.json")]
+        namespace = self.network.namespace(number)
+        self.endpoints[host] = Part(f"endpoint-{host}", self._nursery, self.folder, words, {}, namespace)
+        self.crowds[host] = await Crowd.begin(self._nursery, self.folder / f"vms-{host}.log", namespace)
+        await self.endpoints[host].start()
 
-    async def end_connections(self) -> int:
-        """Have the database end every connection of the replicas; hands back how many."""
-        name = sa.make_url(self.database.url).database
-        query = sa.text("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = :name")
-        admin = sa.make_url(self.database.url).set(drivername="postgresql+psycopg", database="postgres")
+    async def admit(self, vm: str, seed: int, known: list[str], votes: list[str]) -> None:
+        """Have a VM ask where it is now.
 
-        def end() -> int:
-            engine = sa.create_engine(admin, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-            with engine.connect() as connection:
-                return int(connection.execute(query, {"name": name}).scalar_one())
+        Args:
+            known: Events that it has seen elsewhere.
+            votes: Those of them that it wants to approve.
+        """
+        host = self.fleet.places[vm].host
+        endpoint = self.network.endpoint(self.hosts.index(host))
+        more = {"seed": seed, "pause_s": self._pause_s, "known": known, "votes": votes}
+        await self.crowds[host].arrive(vm, self.addresses[vm], endpoint, **more)
 
-        return await asyncio.to_thread(end)
+    async def show_all(self) -> list[Showing]:
+        """What every VM is answered now: by its endpoint, and by each replica, in several versions."""
+        fleet, shown = self.fleet, []
+        for host, crowd in self.crowds.items():
+            here = [name for name in fleet.names if fleet.places[name].host == host]
+            for versions in (dict.fromkeys(here, NAMES[-1]), {vm: _version(fleet.numbers[vm]) for vm in here}):
+                shown += await self._show(crowd, host, versions)
+        for vm, number in fleet.numbers.items():
+            asked = [
+                ask_once(
+                    part.name, (self.network.replica(n), _METADATA_PORT), vm, self.addresses[vm], _version(number + n)
+                )
+                for n, part in enumerate(self.replicas)
+            ]
+            shown += await asyncio.gather(*asked)
+        return shown
+
+    async def show_strangers(self) -> list[Showing]:
+        """What VMs that came, went or moved are answered on a host where they are not."""
+        fleet, shown = self.fleet, []
+        for host, crowd in self.crowds.items():
+            others = {vm for vm in fleet.passing if vm not in fleet.numbers or fleet.places[vm].host != host}
+            shown += await self._show(crowd, host, dict.fromkeys(sorted(others), NAMES[-1]))
+        return shown
+
+    async def _show(self, crowd: Crowd, host: str, versions: dict[str, str]) -> list[Showing]:
+        endpoint = self.network.endpoint(self.hosts.index(host))
+        asked = {vm: (self.addresses[vm], endpoint, version) for vm, version in versions.items()}
+        return await crowd.show(self.endpoints[host].name, asked, self.folder / f"{host}.shown")
 
     async def end(self) -> None:
         """Kill everything that was started."""
         for part in self.parts:
             part.kill()
-        for link in self.links:
-            await link.close()
+        for crowd in self.crowds.values():
+            crowd.kill()
+        for link in (*self.to_database, *self.to_replica.values()):
+            if isinstance(link, Link):
+                await link.close()
+        self.cluster.end()
+
+
+def _version(number: int) -> str:
+    return NAMES[number % len(NAMES)]
+
+
+@contextmanager
+def base() -> Any:  # noqa: ANN401 - an iterator of `Base`, which contextmanager wraps
+    """What runs share, gone at the end."""
+    with _folder() as folder:
+        shared = Base(folder)
+        try:
+            yield shared
+        finally:
+            shared.close()
 
 
 @asynccontextmanager
-async def world(host_count: int, vm_count: int) -> AsyncIterator[World]:
-    """A world that has begun, gone at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="fw-"))
-    with postgresql() as server, server.database() as database:
-        made = World(folder, database, host_count, vm_count)
+async def world(shared: Base, host_count: int, vm_count: int, *, namespaces: bool) -> AsyncIterator[World]:
+    """A world that has begun, gone at the end.
+
+    Args:
+        namespaces: Whether each host is a network namespace, for which it takes root; this thread is in that of the
+            control plane until the block ends.
+    """
+    with ExitStack() as stack:
+        folder = stack.enter_context(_folder())
+        network: Network = Loopback()
+        if namespaces:
+            network = made_network = Namespaces(host_count)
+            stack.callback(made_network.remove)
+            made_network.make()
+        stack.enter_context(inside(network.control))
+        made = World(folder, shared, network, host_count, vm_count)
         try:
             await made.begin()
             yield made
         finally:
             await made.end()
-            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _actuator_settings(folder: Path) -> dict[str, str]:
-    common = {"NO_COLOR": "1", "FOREWARN_ACTUATOR_RETRY": "0.5s"}
-    if not is_exec():
-        return common | {"FOREWARN_SIMULATE_IMPACT_AFTER": "0.2s", "FOREWARN_SIMULATE_COMPLETE_AFTER": "0.6s"}
-    record = folder / "actuator.record"
-    record.touch()
-    for name, text in {"carry-out": _SCRIPT, "observe": _OBSERVE}.items():
-        (folder / name).write_text(text.format(record=record))
-        (folder / name).chmod(0o700)
-    return common | {
-        "FOREWARN_ACTUATOR": "exec",
-        "FOREWARN_EXEC_COMMAND": str(folder / "carry-out"),
-        "FOREWARN_EXEC_OBSERVE_COMMAND": str(folder / "observe"),
-        "FOREWARN_ACTUATOR_LOOK_EVERY": "0.3s",
-    }
-
-
-def read_runs(folder: Path, entries: list[dict[str, Any]]) -> list[Run]:
-    """What the actuator did: from the file that its script wrote; where it simulates, from the ledger."""
-    if not is_exec():
-        ends = {e["maintenance_id"]: _at(e["at"]) for e in entries if e["kind"] == "completed"}
-        begun = [e for e in entries if e["kind"] == "impacted"]
-        return [
-            Run(maintenance_id=i, started_at=_at(e["at"]), ended_at=ends.get(i))
-            for e in begun
-            if (i := e["maintenance_id"])
-        ]
-    runs: list[Run] = []
-    for line in (folder / "actuator.record").read_text().splitlines():
-        id_, word, seconds = line.split(" ")
-        moment = datetime.fromtimestamp(float(seconds), UTC)
-        if word == "start":
-            runs.append(Run(maintenance_id=id_, started_at=moment))
-        else:
-            place = next(n for n, run in enumerate(runs) if run.maintenance_id == id_ and run.ended_at is None)
-            runs[place] = Run(maintenance_id=id_, started_at=runs[place].started_at, ended_at=moment)
-    return runs
-
-
-def _inventory(host_count: int, vm_count: int) -> tuple[dict[str, Place], dict[str, str], dict[str, Any]]:
-    """Availability sets over all hosts, a fault domain each; a cloud service with update domains; the rest alone."""
-    set_count = max(int(vm_count * _SET_SHARE) // host_count, 1)
-    service_until = set_count * host_count + int(vm_count * _SERVICE_SHARE)
-    places: dict[str, Place] = {}
-    vms: list[dict[str, Any]] = []
-    for number in range(vm_count):
-        host = number % host_count
-        scope, fault_domain, update_domain = "", 0, 0
-        if number < set_count * host_count:
-            scope, fault_domain, update_domain = f"set-{number // host_count}", host, host
-        elif number < service_until:
-            scope, fault_domain, update_domain = "service", host % 2, number % 3
-        name = f"vm-{number}"
-        address = f"127.7.{number // 200}.{number % 200 + 1}"
-        vm = {"name": name, "host": f"host-{host}", "addresses": [address], "fault_domain": fault_domain}
-        vms.append(vm | {"update_domain": update_domain} | ({"scope": scope} if scope else {}))
-        places[name] = Place(host=f"host-{host}", label=scope or name, fault_domain=fault_domain, is_spread=bool(scope))
-    scopes = [{"name": f"set-{number}", "kind": "availability-set"} for number in range(set_count)]
-    inventory = {
-        "hosts": [{"name": f"host-{number}"} for number in range(host_count)],
-        "scopes": [*scopes, {"name": "service", "kind": "cloud-service"}],
-        "vms": vms,
-    }
-    return places, {vm["name"]: vm["addresses"][0] for vm in vms}, inventory
-
-
-def _at(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+@contextmanager
+def _folder() -> Any:  # noqa: ANN401 - as `base`
+    folder = Path(tempfile.mkdtemp(prefix="fwr-"))
+    folder.chmod(0o755)  # PostgreSQL may be run by another user
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

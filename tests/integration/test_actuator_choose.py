@@ -25,7 +25,7 @@ from forewarn.actuators.libvirt_inventory import read_inventory
 from forewarn.actuators.webhook import Webhook
 from forewarn.clock import RealClock
 from forewarn.config import said_settings
-from forewarn.errors import ActuatorError, ConfigError
+from forewarn.errors import ActuationFailed, ActuatorError, ConfigError
 from forewarn.span import parse_span
 from tests.support.actuated import started
 from tests.support.documents import ROOT, files_in
@@ -123,7 +123,7 @@ sys.path.insert(0, {root!r})
 sys.modules["libvirt"] = None
 from pathlib import Path
 from forewarn.clock import RealClock
-from forewarn.errors import ConfigError
+from forewarn.errors import ActuationFailed, ConfigError
 from forewarn.actuators.choose import make_actuator
 from tests.integration.test_actuator_choose import Said
 make_actuator(Said(state_dir=Path("."), actuator="exec", exec_command="true"), RealClock())
@@ -234,8 +234,9 @@ async def test_the_answers_of_the_page_mean_what_it_says(tmp_path: Path, line: s
         service.script = lambda _asked: answer(200, line.encode())
         actuator = Webhook(service.url, "shared")
         if state in {"failed", "unknown"}:
-            with pytest.raises(ActuatorError, match=json.loads(line)["reason"]):
+            with pytest.raises(ActuatorError, match=json.loads(line)["reason"]) as told:
                 await actuator.observe(started("web-0"), CLOCK.now())
+            assert isinstance(told.value, ActuationFailed) == (state == "failed")
         else:
             progress = await actuator.observe(started("web-0"), CLOCK.now())
             assert progress is not None

@@ -11,7 +11,7 @@ import pytest
 from forewarn.actuators import Actuator, Progress, Simulate
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 from forewarn.core.progress import Retry
-from forewarn.errors import ActuatorError
+from forewarn.errors import ActuationFailed, ActuatorError
 from forewarn.scheduler import Pace
 from tests.support.observed import Observed
 from tests.support.simulated import Simulated, inventory, simulated
@@ -95,6 +95,18 @@ async def test_an_actuator_that_never_works_is_given_up_and_the_events_go_away()
     assert (last.kind, last.reason) == (K.FAILED, "the actuator failed 3 times, at last: hypervisor says no")
     await made.advance(minutes(60))
     assert len(actuator.calls) == 3
+
+
+async def test_an_actuator_that_has_failed_for_good_is_not_asked_again() -> None:
+    """R79."""
+    actuator = Scripted(ActuatorError("no route"), ActuationFailed("no capacity"))
+    made, maintenance = await begun(actuator)
+    await made.advance(minutes(60))
+    assert made.state(maintenance) == S.FAILED
+    assert len(actuator.calls) == 2
+    assert made.shown("db") == {"DocumentIncarnation": 4, "Events": []}
+    last = made.entries(maintenance)[-1]
+    assert (last.kind, last.reason) == (K.FAILED, "no capacity")
 
 
 async def test_a_success_in_between_counts_the_failures_anew() -> None:

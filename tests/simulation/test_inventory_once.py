@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forewarn.commit import Key
-from forewarn.core.inventory import HostDeclaration
+from forewarn.core.inventory import HostDeclaration, InventoryChange
 from forewarn.core.model import VirtualMachine
 from forewarn.errors import IdempotencyMismatch
 from tests.support.simulated import inventory, simulated
@@ -41,3 +41,11 @@ async def test_a_key_stands_for_one_request() -> None:
     other = Key(key=FIRST.key, fingerprint="another")
     with pytest.raises(IdempotencyMismatch):
         await made.engine.apply_inventory(ON_ONE, "one", actor="operator:ann", key=other)
+
+
+async def test_a_sample_takes_the_place_of_nothing_only() -> None:
+    """Another replica may have been told an inventory since this one looked."""
+    made = await simulated(ON_TWO, enabled=())
+    change = await made.engine.apply_inventory(ON_ONE, "sample", actor="forewarn", is_first=True)
+    assert change == InventoryChange(unchanged=1)
+    assert [vm.host for vm in made.read(lambda reader: reader.inventory()).vms] == ["host-2"]

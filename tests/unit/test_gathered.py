@@ -74,4 +74,4 @@ async def test_more_than_may_wait_are_refused() -> None:
         await gathered.add(3)
     work.may.release()
     work.may.release()
-    assert await asyncio.gather(first, second) == [2, 4]
+    assert [await first, await second] == [2, 4]

@@ -63,7 +63,8 @@ class Actuator(Protocol):
         """How far what was begun under that id is; None: nothing was.
 
         Raises:
-            ActuatorError: It cannot be seen now, or it failed; the scheduler asks again, later and later.
+            ActuationFailed: It failed for good; the maintenance has failed.
+            ActuatorError: It cannot be seen now; the scheduler asks again, later and later.
         """
         ...
 

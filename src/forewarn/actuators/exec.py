@@ -26,7 +26,7 @@ from forewarn.actuators.contract import BEGIN_BEFORE_S, Progress
 from forewarn.actuators.exec_run import Outcome, Run, RunState, prune
 from forewarn.actuators.payload import describe, encode
 from forewarn.core.model import Maintenance
-from forewarn.errors import ActuatorError, ConfigError
+from forewarn.errors import ActuationFailed, ActuatorError, ConfigError
 from forewarn.span import format_span
 
 __all__ = ["EXIT_NEVER_BEGUN", "EXIT_RUN_AGAIN", "EXIT_STILL_RUNNING", "VARIABLES", "Exec", "Limits"]
@@ -176,7 +176,7 @@ class Exec:
         is_again = outcome.status == EXIT_RUN_AGAIN and not (outcome.is_late or outcome.is_stopped)
         if is_again and run.number() < self._limits.tries_max and not run.mark("told"):
             return None
-        raise ActuatorError(outcome.explain(self._command[0], self._limits.deadline.total_seconds()))
+        raise ActuationFailed(outcome.explain(self._command[0], self._limits.deadline.total_seconds()))
 
     async def _unknown(self, maintenance: Maintenance, state: RunState, now: datetime) -> Progress | None:
         """Nobody here has seen it end."""

@@ -40,7 +40,7 @@ from forewarn.actuators.libvirt_record import Entry, Step, Way
 from forewarn.actuators.libvirt_steps import Act, Decision, Sight, Terms, decide, decide_abort, way_of
 from forewarn.clock import Clock, RealClock
 from forewarn.core.model import Claim, Maintenance
-from forewarn.errors import ActuatorError, ConfigError, ForewarnError
+from forewarn.errors import ActuationFailed, ActuatorError, ConfigError, ForewarnError
 
 __all__ = ["Destination", "Libvirt", "Terms", "read_destinations"]
 
@@ -238,7 +238,7 @@ class Libvirt:
                     self._start_migration(maintenance, claim)
                     return _Part(until=self._clock.now() + terms.look_every)
                 case Act.FAIL:
-                    raise ActuatorError(self._why(maintenance, claim))
+                    raise ActuationFailed(self._why(maintenance, claim))
                 case _:
                     return self._part(maintenance, claim, found)
         msg = f"vm {claim.vm} cannot be moved: it appears at {self._home(claim.host)} again and again"
@@ -391,12 +391,13 @@ def _describe(session: Session, *, name: str) -> str | None:
 
 
 def _raise_first(results: list[T | BaseException]) -> None:
-    """The first error; the others are counted."""
+    """The first error, with the number of others; one after which another try may help comes before the others."""
     errors = [result for result in results if isinstance(result, BaseException)]
+    errors.sort(key=lambda error: isinstance(error, ActuationFailed))
     if not errors:
         return
     first = errors[0]
     if len(errors) > 1 and isinstance(first, ActuatorError):
         msg = f"{first.message} (and {len(errors) - 1} more)"
-        raise ActuatorError(msg) from first
+        raise type(first)(msg) from first
     raise first

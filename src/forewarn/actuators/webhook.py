@@ -31,7 +31,7 @@ from forewarn.actuators.contract import Progress
 from forewarn.actuators.payload import as_reason, encode
 from forewarn.clock import Clock, RealClock
 from forewarn.core.model import Maintenance
-from forewarn.errors import ActuatorError, ConfigError
+from forewarn.errors import ActuationFailed, ActuatorError, ConfigError
 
 __all__ = ["SIGNATURE", "Webhook", "sign"]
 
@@ -189,7 +189,8 @@ class Webhook:
         """What the answer means.
 
         Raises:
-            ActuatorError: It says that it failed, or does not say anything that can be understood.
+            ActuationFailed: It says that it failed.
+            ActuatorError: It cannot tell, or does not say anything that can be understood.
         """
         if reply.status == HTTPStatus.ACCEPTED:
             return Progress(check_at=now + self._look_every)
@@ -203,7 +204,7 @@ class Webhook:
                 return Progress(is_impacted=answer.impacted is not False, is_complete=True, impact_s=answer.impact_s)
             case "failed":
                 msg = f"{self._label} failed: {as_reason(answer.reason) or 'it gave no reason'}"
-                raise ActuatorError(msg)
+                raise ActuationFailed(msg)
             case "unknown":
                 msg = f"{self._label} cannot say: {as_reason(answer.reason) or 'it gave no reason'}"
                 raise ActuatorError(msg)

@@ -41,10 +41,12 @@ class Failure:
 
     Attributes:
         has_begun_nothing: It is sure that nothing was begun, so that it may be told to execute again.
+        is_final: Nothing goes on any more, and to ask again is of no use.
     """
 
     reason: str
     has_begun_nothing: bool = False
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +96,9 @@ def _after_failure(draft: Draft, maintenance: Maintenance, failure: Failure, ret
     attempts = maintenance.attempts + 1
     if failure.has_begun_nothing:
         maintenance = replace(maintenance, begun_at=None)
-    if attempts >= retry.attempts_max:
-        reason = f"the actuator failed {attempts} times, at last: {failure.reason}"
-        return fail(draft, replace(maintenance, attempts=attempts), reason=reason)
+    if failure.is_final or attempts >= retry.attempts_max:
+        often = "" if failure.is_final else f"the actuator failed {attempts} times, at last: "
+        return fail(draft, replace(maintenance, attempts=attempts), reason=f"{often}{failure.reason}")
     pause = min(retry.pause * 2 ** min(attempts - 1, 20), RETRY_MAX)
     draft.note(EntryKind.ATTEMPT_FAILED, maintenance_id=maintenance.id, reason=failure.reason)
     waiting = replace(maintenance, attempts=attempts, due_at=draft.now + pause)

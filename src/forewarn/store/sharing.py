@@ -84,7 +84,7 @@ class Sharing:
         self._engine = engine
         self._write = write
         self._wrapped = wrapped
-        self._listener: sa.PoolProxiedConnection | None = None
+        self._listener: Any = None
 
     @contextmanager
     def write(self) -> Iterator[PostgresTransaction]:
@@ -100,8 +100,7 @@ class Sharing:
                 if self._listener is None:
                     self._listen()
                     return True  # whatever was said before is lost
-                driver: Any = self._listener.dbapi_connection
-                return any(True for _ in driver.notifies(timeout=timeout_s, stop_after=1))
+                return any(True for _ in self._listener.notifies(timeout=timeout_s, stop_after=1))
             except self._engine.dialect.loaded_dbapi.Error as error:
                 self.close()
                 msg = f"no word from the database: {' '.join(str(error).split())}"
@@ -112,9 +111,9 @@ class Sharing:
 
     def _listen(self) -> None:
         connection = self._engine.raw_connection()
-        connection.detach()
-        self._listener = connection
-        driver: Any = connection.dbapi_connection
+        driver: Any = connection.driver_connection
+        connection.detach()  # the driver's alone from here on: the pool would try to tidy up one that is lost
+        self._listener = driver
         driver.rollback()
         driver.autocommit = True
         driver.execute(f"LISTEN {_CHANNEL}")

@@ -94,6 +94,15 @@ def test_a_maintenance_fails_when_its_actuator_gave_no_answer_too_often() -> Non
     assert world.entries[-1].reason == "the actuator failed 3 times, at last: away"
 
 
+def test_a_maintenance_fails_at_once_when_nothing_more_can_come_of_it() -> None:
+    """R79."""
+    world, made = started()
+    failed = world.hear(made, Failure(reason="exit status 3", is_final=True), RETRY)
+    assert (failed.state, failed.due_at) == (S.FAILED, None)
+    assert world.lines("vm:a") == ()
+    assert world.entries[-1].reason == "exit status 3"
+
+
 def test_an_actuator_that_wants_to_be_asked_at_once_is_asked_after_a_pause() -> None:
     """Otherwise it would be asked again and again at the same moment, for ever."""
     world = World(vm("a"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faultrun import checker
-from tests.faultrun.records import CLOSING, Account, Command, Place, Run, Showing, Sight, Try, Vote
+from tests.faultrun.records import CLOSING, Account, Command, Place, Reading, Run, Showing, Sight, Try, Vote
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -55,12 +55,18 @@ def entry(sequence: int, kind: str, id_: str, actor: str = "forewarn", moment: f
 
 
 def body(incarnation: int, *events: tuple[str, str, str]) -> bytes:
-    shown = [{"EventId": id_, "EventStatus": status, "Resources": [vm]} for id_, status, vm in events]
+    shown = [
+        {"EventId": id_, "EventStatus": status, "EventType": "Freeze", "Resources": [vm]} for id_, status, vm in events
+    ]
     return json.dumps({"DocumentIncarnation": incarnation, "Events": shown}).encode()
 
 
-def sight(vm: str, moment: float, content: bytes) -> Sight:
-    return Sight(vm=vm, first_at=at(moment), last_at=at(moment + 0.5), body=content)
+def sight(vm: str, moment: float, content: bytes, version: str = "2020-07-01") -> Sight:
+    return Sight(vm=vm, version=version, first_at=at(moment), last_at=at(moment + 0.5), body=content)
+
+
+def showing(vm: str, by: str, status: int, content: bytes) -> Showing:
+    return Showing(vm=vm, by=by, version="2020-07-01", status=status, body=content)
 
 
 def tried(*statuses: int | None, moment: float = 2) -> list[Try]:
@@ -100,7 +106,11 @@ def sound() -> Account:
         ],
         votes=[Vote(vm="web-1", event_id="E-a", tries=tried(None, 503, 200))],
         commands=[command],
-        showings=[Showing(vm=vm, by="replica-0", status=200, body=body(incarnations[vm])) for vm in vms],
+        showings=[showing(vm, "replica-0", 200, body(incarnations[vm])) for vm in vms],
+        wanted={"web-0": "h0", "web-1": "h1", "db": "h1"},
+        declared={"web-0": "h0", "web-1": "h1", "db": "h1"},
+        strangers=[showing("old", "endpoint-h0", 404, b"")],
+        readings=[Reading(replica="replica-0", ahead_s=3, status=503, text="clock is off", is_leader=False)],
         statuses={200: 8},
     )
 
@@ -168,6 +178,18 @@ def begun_before_its_start(account: Account) -> None:
 
 def gone_back(account: Account) -> None:
     account.sights.append(sight("web-0", 5, STARTED))
+
+
+def gone_back_in_another_version(account: Account) -> None:
+    account.sights.append(sight("web-0", 5, STARTED, "2019-08-01"))
+
+
+def gone_back_while_another_version_was_asked(account: Account) -> None:
+    account.sights.append(replace(sight("web-0", 0.1, body(1), "2019-08-01"), last_at=at(9)))
+
+
+def versions_disagree(account: Account) -> None:
+    account.sights.append(sight("web-1", 2.1, body(3, ("E-a", "Scheduled", "web-0")), "2019-08-01"))
 
 
 def two_documents_of_one_incarnation(account: Account) -> None:
@@ -266,6 +288,34 @@ def not_answered(account: Account) -> None:
     account.showings[2] = replace(account.showings[2], status=503, body=b"")
 
 
+def clock_not_told(account: Account) -> None:
+    account.readings[0] = replace(account.readings[0], status=200)
+
+
+def led_with_a_clock_that_is_off(account: Account) -> None:
+    account.readings[0] = replace(account.readings[0], is_leader=True)
+
+
+def moved_back(account: Account) -> None:
+    account.declared["db"] = "h0"
+
+
+def removed_and_declared(account: Account) -> None:
+    del account.wanted["db"]
+
+
+def stranger_answered(account: Account) -> None:
+    account.strangers[0] = replace(account.strangers[0], vm="db", status=200, body=body(1))
+
+
+def never_answered_elsewhere_either(account: Account) -> None:
+    account.votes += [Vote(vm="web-0", event_id="E-a", tries=tried(503)), Vote(vm="web-0", event_id="E-a")]
+
+
+def not_found_and_stayed(account: Account) -> None:
+    account.votes[0].tries[:0] = tried(404)
+
+
 @pytest.mark.parametrize(
     ("spoil", "found_by"),
     [
@@ -283,6 +333,9 @@ def not_answered(account: Account) -> None:
         (approved_too_late, "nothing_started_early"),
         (begun_before_its_start, "nothing_started_early"),
         (gone_back, "incarnations_grow"),
+        (gone_back_in_another_version, "incarnations_grow"),
+        (gone_back_while_another_version_was_asked, "incarnations_grow"),
+        (versions_disagree, "versions_agree"),
         (two_documents_of_one_incarnation, "documents_equal"),
         (another_document_by_a_replica, "documents_equal"),
         (foreign_event, "scopes_kept_apart"),
@@ -306,6 +359,13 @@ def not_answered(account: Account) -> None:
         (not_shown, "endpoints_show_the_truth"),
         (shown_of_old, "endpoints_show_the_truth"),
         (not_answered, "endpoints_show_the_truth"),
+        (clock_not_told, "clocks_told"),
+        (led_with_a_clock_that_is_off, "clocks_told"),
+        (moved_back, "inventory_kept"),
+        (removed_and_declared, "inventory_kept"),
+        (stranger_answered, "strangers_refused"),
+        (never_answered_elsewhere_either, "everything_ended"),
+        (not_found_and_stayed, "approvals_kept"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -329,6 +389,39 @@ def test_what_an_operator_forced_may_start_early() -> None:
     account.entries[1:2] = []
     account.votes.clear()
     account.entries[1]["actor"] = "operator:local"
+    assert checker.check(account) == []
+
+
+def test_versions_may_take_turns_as_long_as_nothing_goes_back() -> None:
+    """R42."""
+    account = sound()
+    account.sights.append(replace(sight("web-0", 2.1, body(4), "2019-08-01"), last_at=at(9)))
+    assert checker.check(account) == []
+
+
+def test_the_oldest_version_may_put_a_line_before_names() -> None:
+    """R20."""
+    account = sound()
+    account.sights.append(sight("web-1", 2.1, body(3, ("E-a", "Started", "_web-0")), "2017-03-01"))
+    assert checker.check(account) == []
+
+
+def test_what_a_vm_began_on_one_host_it_may_end_on_another() -> None:
+    """Its approval found nobody while it moved, and was taken where it is now."""
+    account = sound()
+    account.passing.add("web-1")
+    account.votes.insert(0, Vote(vm="web-1", event_id="E-a", tries=tried(404)))
+    assert checker.check(account) == []
+
+
+def test_a_vm_that_was_removed_need_not_get_an_answer() -> None:
+    account = sound()
+    account.passing.add("old")
+    account.gone.add("old")
+    account.votes.append(Vote(vm="old", event_id="E-a", tries=tried(404)))
+    account.commands.append(
+        Command(key="key-b", verb="restart", path="/v1/vms/old/restart", body={}, tries=tried(404), answer={})
+    )
     assert checker.check(account) == []
 
 
