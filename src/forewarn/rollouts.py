@@ -48,6 +48,13 @@ class RolloutCommands(Committer):
     has_rollouts = True
     """Whether there may be some that are not over; a hint that spares a look."""
 
+    async def catch_up(self) -> bool:
+        """As every replica does; and see whether somebody was told of a rollout, who may not be the one that drives."""
+        has_news = await super().catch_up()
+        if has_news and not self.has_rollouts:
+            self.has_rollouts = await self._are_there()
+        return has_news
+
     async def plan_rollout(self, spec: RolloutSpec) -> Plan:
         """What a rollout would do; see `core.rollout_plan.plan` for what it raises."""
         inventory = await self.read(lambda reader: reader.inventory())

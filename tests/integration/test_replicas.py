@@ -121,6 +121,25 @@ def test_what_one_is_told_all_show_and_one_carries_out(replicas: Replicas) -> No
     assert kinds == ["scheduled", "approved", "started", "impacted", "completed"]
 
 
+def test_a_rollout_that_one_is_told_is_driven_by_another(replicas: Replicas) -> None:
+    """The one that drives has had none yet, and hears of this one from the database alone."""
+    leader = replicas.leader()
+    other = next(number for number in range(3) if number != leader)
+    time.sleep(1)  # the leader has looked, and found none
+    file = replicas.folder / "kernel.yaml"
+    file.write_text("{name: kernel, type: Freeze, duration: 1s, notice: 15m, hosts: [host-1]}")
+    replicas.running[other].forewarn("rollout", "start", str(file))
+    wait_for(lambda: replicas.shows(other, 1, "Scheduled"))  # vm-2 has never asked
+    [event] = replicas.ask(other, 1)["Events"]
+    assert replicas.approve(other, 1, event["EventId"]) == 200
+
+    def is_over() -> bool:
+        [rollout] = replicas.running[other].forewarn("rollout", "list")
+        return bool(rollout["state"] == "completed")
+
+    assert wait_for(is_over)
+
+
 def test_an_inventory_reaches_all(replicas: Replicas) -> None:
     with replicas._wire(2, 3) as wire:
         assert wire.ask(get()).status == 404
