@@ -81,7 +81,8 @@ class RolloutCommands(Committer):
             if key is not None:
                 content = {"rollout": started.id}
                 tx.keep_outcome(Outcome(key=key.key, fingerprint=key.fingerprint, content=content, at=draft.now))
-            return started, self._keep(tx, draft, started, f"started: {len(started.hosts)} hosts")
+            count = len(started.hosts)
+            return started, self._keep(tx, draft, started, f"started: {count} host{'' if count == 1 else 's'}")
 
         return await self._rollout_command(work)
 

@@ -51,12 +51,15 @@ def test_a_private_cloud_in_an_afternoon() -> None:
                     wait_for(lambda: web_0.seen and web_1.seen, BOOT_S)
                 for name in machines_of(block):
                     machines[name].reader.do(block)
-    # A reboot and a rollout for both, a redeployment of web-0; while it was migrated it ran on.
-    assert [len(web_0.lives), len(web_1.lives)] == [4, 3]
-    assert ["Freeze"] in [[event["EventType"] for event in document["Events"]] for document in web_0.lives[2].documents]
-    assert [web_0.lives[0].statuses[0], web_0.lives[0].statuses[-1]] == [[], ["Started"]]
-    seen = {name for life in web_1.lives for doc in life.documents for e in doc["Events"] for name in e["Resources"]}
-    assert seen == {"web-0", "web-1"}, "they are one availability set"
+        # A reboot and a rollout for both, a redeployment of web-0; while it was migrated it ran on.
+        wait_for(lambda: len(web_0.lives) == 4, BOOT_S)
+        assert len(web_1.lives) == 3
+        assert "Freeze" in {e["EventType"] for doc in web_0.lives[2].documents for e in doc["Events"]}
+        assert [web_0.lives[0].statuses[0], web_0.lives[0].statuses[-1]] == [[], ["Started"]]
+        seen = {
+            name for life in web_1.lives for doc in life.documents for e in doc["Events"] for name in e["Resources"]
+        }
+        assert seen == {"web-0", "web-1"}, "they are one availability set"
 
 
 def machines_of(block: Block) -> list[str]:
