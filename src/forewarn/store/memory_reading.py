@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from heapq import merge
 from itertools import islice, takewhile
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 from forewarn.core.decision import Document
@@ -35,8 +35,8 @@ V = TypeVar("V")
 def of_keys(table: Table[V], keys: Iterable[str]) -> dict[str, V]:
     """Those values of a table, as far as they are there, by key."""
     rows = table.rows
-    wanted = {key for key in keys if key in rows}
-    return {key: rows[key] for key in (sorted(wanted) if len(wanted) > 1 else wanted)}
+    found = {key: rows[key] for key in keys if key in rows}
+    return dict(sorted(found.items(), key=itemgetter(0))) if len(found) > 1 else found
 
 
 def as_json(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,13 @@ ALL = ""
 
 
 class _Follower(Protocol[V_contra]):
-    """Something that goes with a table."""
+    """Something that goes with a table.
+
+    Attributes:
+        is_fixed: It need not hear of a value that takes the place of another one.
+    """
+
+    is_fixed: bool
 
     def move(self, before: V_contra | None, after: V_contra | None) -> None:
         """A value has changed; None before is a new one, None after a removed one."""
@@ -43,17 +49,18 @@ class Index(Generic[V]):
     Args:
         place: Where a value belongs; None: nowhere. Places of two values differ.
         is_fixed: A value at the same key never belongs elsewhere.
+
+    Attributes:
+        is_fixed: The same.
     """
 
     def __init__(self, place: Callable[[V], Place | None], *, is_fixed: bool = False) -> None:
         self._place = place
-        self._is_fixed = is_fixed
+        self.is_fixed = is_fixed
         self._groups: dict[Hashable, list[tuple[Any, ...]]] = {}
 
     def move(self, before: V | None, after: V | None) -> None:
         """Follow a change of the table."""
-        if self._is_fixed and before is not None and after is not None:
-            return
         was = None if before is None else self._place(before)
         will = None if after is None else self._place(after)
         if was == will:
@@ -84,6 +91,8 @@ class Index(Generic[V]):
 
 class Holders:
     """Which maintenances hold a VM or a scope."""
+
+    is_fixed = False
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, str], dict[str, None]] = {}
@@ -127,6 +136,7 @@ class Table(Generic[V]):
         self.rows: dict[Any, V] = {}
         self._log = log
         self._followers = followers
+        self._moving = tuple(follower for follower in followers if not follower.is_fixed)
 
     def add(self, key: Hashable, value: V) -> None:
         """Keep a value at a key that had none.
@@ -151,7 +161,7 @@ class Table(Generic[V]):
     def turn(self, key: Hashable, value: V | None) -> None:
         """The same without a note in the log, for undoing."""
         before = self.rows.get(key)
-        for follower in self._followers:
+        for follower in self._followers if before is None or value is None else self._moving:
             follower.move(before, value)
         if value is not None:
             self.rows[key] = value

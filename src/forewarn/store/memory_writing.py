@@ -113,7 +113,9 @@ class MemoryTransaction(MemoryReader):
         return state
 
     def _add_maintenances(self, state: State, ids: Iterable[str]) -> None:
-        state.maintenances.update(of_keys(self._tables.maintenances, (i for i in ids if i not in state.maintenances)))
+        missing = [i for i in ids if i not in state.maintenances]
+        if missing:
+            state.maintenances.update(of_keys(self._tables.maintenances, missing))
 
     def _add_neighbours(self, state: State) -> None:
         focus = [state.maintenances[i] for i in state.focus if state.maintenances[i].is_active]

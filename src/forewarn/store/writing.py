@@ -22,6 +22,7 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
+from forewarn.errors import StoreUnavailable
 from forewarn.store import tables as t
 from forewarn.store.contract import INVENTORY, Outcome, StoredRollout
 from forewarn.store.reading import SqlReader, in_pieces
@@ -237,7 +238,11 @@ class SqlTransaction(SqlReader):
         after: Iterable[Host | Scope | VirtualMachine],
     ) -> set[str]:
         """Write the differences alone; hands back the names of what was added, changed or removed."""
+        after = list(after)
         old, new = {one.name: one for one in before}, {one.name: one for one in after}
+        if len(new) < len(after):
+            msg = f"a {table.name} stands twice in the inventory: it cannot be kept"
+            raise StoreUnavailable(msg)
         changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
         for piece in in_pieces(sorted(changed & old.keys())):
             self._connection.execute(sa.delete(table).where(table.c.name.in_(piece)))
