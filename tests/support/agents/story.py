@@ -187,6 +187,8 @@ class Story:
             case Remembered(is_saved=False):
                 self.complain(fact, "the agent said that it will remember, and the disk does not know")
             case Told(word="approve"):
+                if self.undo is Phase.DONE and self._was_back:
+                    self._begin_life()  # it is of this one that somebody says so
                 self._is_told = True
                 self.told.append(fact.at_s)
                 self._unsaved.add("told")
