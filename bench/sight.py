@@ -13,7 +13,7 @@ from bench.operator import Operator
 from bench.process import LOAD_CORE, Child, python_child
 from bench.result import Effort, Result, Row, percentile
 
-__all__ = ["measure"]
+__all__ = ["change", "delays_ms", "measure"]
 
 _TARGET_MS = 20.0
 _CLIENTS = {"poll": "polling back to back", "hold": "held long poll"}
@@ -50,26 +50,35 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
 
 def _watch(service: Child, client: Child, operator: Operator, count: int) -> dict[str, Any]:
     """Each change is an announcement or its cancellation; the pauses between them follow no rhythm."""
+    asked_s = change(operator, count, (0.005, 0.03))
+    client.tell()  # to end; a client that holds a poll sees one change more
+    operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
+    seen = client.hear()
+    changes = service.ask(do="changes_seen")["changes"][-(count // 2 * 2 + 1) : -1]
+    return {"requests": seen["requests"]} | delays_ms(changes, dict(seen["seen"]), asked_s)
+
+
+def change(operator: Operator, count: int, pauses_s: tuple[float, float]) -> list[float]:
+    """Announce and cancel in turn, so many changes in all; hands back when each was asked for."""
     pause = random.Random(1)
     asked_s: list[float] = []
     for _ in range(count // 2):
         asked_s.append(time.monotonic())
         made = operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
-        time.sleep(pause.uniform(0.005, 0.03))
+        time.sleep(pause.uniform(*pauses_s))
         asked_s.append(time.monotonic())
         operator.post(f"/v1/maintenance/{made['items'][0]['id']}/cancel", {})
-        time.sleep(pause.uniform(0.005, 0.03))
+        time.sleep(pause.uniform(*pauses_s))
     time.sleep(0.5)
-    client.tell()  # to end; a client that holds a poll sees one change more
-    operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
-    seen = client.hear()
-    changes = service.ask(do="changes_seen")["changes"][-(count // 2 * 2 + 1) : -1]
-    first: dict[int, float] = dict(seen["seen"])
-    sights = [min(s for i, s in first.items() if i >= change["incarnation"]) for change in changes]
+    return asked_s
+
+
+def delays_ms(changes: list[dict[str, Any]], seen: dict[int, float], asked_s: list[float]) -> dict[str, Any]:
+    """From the request and from the commit of each change to its sight, or to that of a later one."""
+    sights_s = [min(s for i, s in seen.items() if i >= change["incarnation"]) for change in changes]
     return {
-        "requests": seen["requests"],
         "changes": len(changes),
-        "missed": sum(change["incarnation"] not in first for change in changes),
-        "from_commit_ms": [(s - c["committed_s"]) * 1000 for s, c in zip(sights, changes, strict=True)],
-        "from_request_ms": [(s - a) * 1000 for s, a in zip(sights, asked_s, strict=True)],
+        "missed": sum(change["incarnation"] not in seen for change in changes),
+        "from_commit_ms": [(s - c["committed_s"]) * 1000 for s, c in zip(sights_s, changes, strict=True)],
+        "from_request_ms": [(s - a) * 1000 for s, a in zip(sights_s, asked_s, strict=True)],
     }

@@ -6,7 +6,6 @@ commit from the database. The VM holds a long poll. The host writes what it is t
 
 from __future__ import annotations
 
-import random
 import re
 import sys
 import time
@@ -20,6 +19,7 @@ from bench.operator import Operator
 from bench.postgresql import databases
 from bench.process import LOAD_CORE, SERVER_CORE, BenchError, Child, python_child
 from bench.result import Effort, Result, Row, percentile
+from bench.sight import change, delays_ms
 
 __all__ = ["measure"]
 
@@ -90,28 +90,13 @@ def _endpoint(folder: Path, way: str, token: str, control_url: str, log: Path) -
 
 def _watch(first: Child, port: int, operator: Operator, count: int, log: Path) -> dict[str, Any]:
     """Each change is an announcement or its cancellation; the pauses between them follow no rhythm."""
-    pause = random.Random(1)
-    asked_s: list[float] = []
     before = len(first.ask(do="changes_seen")["changes"])
     with python_child("bench.client", "hold", str(port), core=LOAD_CORE, log=log) as vm:
         vm.hear()
-        for _ in range(count // 2):
-            asked_s.append(time.monotonic())
-            made = operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
-            time.sleep(pause.uniform(0.05, 0.15))
-            asked_s.append(time.monotonic())
-            operator.post(f"/v1/maintenance/{made['items'][0]['id']}/cancel", {})
-            time.sleep(pause.uniform(0.05, 0.15))
-        time.sleep(0.5)
+        asked_s = change(operator, count, (0.05, 0.15))
         vm.tell()  # to end, with the change after that
         made = operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
         seen: dict[int, float] = dict(vm.hear()["seen"])
     operator.post(f"/v1/maintenance/{made['items'][0]['id']}/cancel", {})
     changes = first.ask(do="changes_seen")["changes"][before : before + len(asked_s)]
-    sights_s = [min(moment for number, moment in seen.items() if number >= c["incarnation"]) for c in changes]
-    return {
-        "changes": len(changes),
-        "missed": sum(change["incarnation"] not in seen for change in changes),
-        "from_request_ms": [(s - a) * 1000 for s, a in zip(sights_s, asked_s, strict=True)],
-        "from_commit_ms": [(s - c["committed_s"]) * 1000 for s, c in zip(sights_s, changes, strict=True)],
-    }
+    return delays_ms(changes, seen, asked_s)

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from forewarn.actuators.libvirt_follow import News, follow, keep_declared
-from forewarn.actuators.libvirt_inventory import read_inventory
+from forewarn.actuators.libvirt_inventory import read_host, read_inventory
 from forewarn.cli.command import group
 from forewarn.cli.inventory_libvirt import add_from_libvirt
 from forewarn.core.inventory import Inventory
@@ -114,6 +114,19 @@ def test_what_cannot_be_declared_is_named(world: Hypervisor, domains: dict[str, 
 def test_a_libvirt_that_is_not_there_is_said() -> None:
     with pytest.raises(ActuatorError, match="cannot connect to libvirt at qemu"):
         read_inventory("qemu+unix:///system?socket=/no/such/socket")
+
+
+def test_only_what_runs_is_claimed_from_another_host(world: Hypervisor) -> None:
+    """A guest that is arriving by a live migration is there already, paused."""
+    world.define("here", "arriving")
+    world.define("off", is_running=False)
+    world.domain("arriving").suspend()
+    name, said = read_host(URI, "host-1")
+    assert (name, [vm.name for vm in said.vms], said.idle) == (
+        "host-1",
+        ["arriving", "here", "off"],
+        ["arriving", "off"],
+    )
 
 
 # Following

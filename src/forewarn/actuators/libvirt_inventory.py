@@ -65,8 +65,9 @@ def read_host(uri: str, host_name: str = "") -> tuple[str, HostVmsIn]:
     connect = open_connection(uri)
     try:
         name = host_name or connect.getHostname()
+        running = library.VIR_DOMAIN_RUNNING  # one that is arriving is active too, but paused
         described = sorted(
-            (d.name(), d.XMLDesc(_flags(library, d)), d.isActive() == 1) for d in connect.listAllDomains()
+            (d.name(), d.XMLDesc(_flags(library, d)), d.state()[0] == running) for d in connect.listAllDomains()
         )
     except library.libvirtError as error:
         msg = f"libvirt at {uri}: {as_reason(str(error))}"
