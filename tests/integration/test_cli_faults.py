@@ -8,8 +8,11 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.processes import Served, served
+
+pytestmark = pytest.mark.slow  # whole processes, for seconds
 
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 

@@ -17,6 +17,8 @@ import pytest
 from tests.support.documents import ROOT
 from tests.support.processes import FOREWARN, wait_for
 
+pytestmark = pytest.mark.slow  # whole processes, for seconds
+
 LONGEST_S = 120
 STORY = (
     "WestNO_0 asks for the first time: incarnation 1, no events",

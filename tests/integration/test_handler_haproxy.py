@@ -24,7 +24,7 @@ from tests.support.processes import wait_for
 _HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 _needs_haproxy = pytest.mark.skipif(_HAPROXY is None, reason="needs haproxy")
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 CONFIGURATION = """\
 global

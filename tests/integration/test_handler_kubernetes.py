@@ -32,7 +32,7 @@ KUBECTL = os.environ.get("FOREWARN_KUBECTL", "kubectl")
 
 TAINT = "example.com/maintenance=scheduled:NoSchedule"
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 real = pytest.mark.skipif(shutil.which(KUBECTL) is None, reason="needs kubectl (Debian: kubernetes-client)")
 
 

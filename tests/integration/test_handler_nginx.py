@@ -24,7 +24,7 @@ from tests.support.processes import wait_for
 
 _NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(_NGINX is None, reason="needs nginx")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.skipif(_NGINX is None, reason="needs nginx")]
 
 CONFIGURATION = """\
 daemon off;

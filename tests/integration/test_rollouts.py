@@ -15,6 +15,8 @@ import pytest
 from tests.support.processes import Served, served
 from tests.support.wire import Wire, get
 
+pytestmark = pytest.mark.slow  # whole processes, for seconds
+
 INVENTORY = """
 hosts: [{name: h1}, {name: h2}, {name: h3}, {name: h4}, {name: spare}]
 scopes: [{name: web, kind: availability-set, fault_domain_count: 3}]
