@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from forewarn.wire.exchange import Exchange
 
@@ -19,9 +19,8 @@ _BODY_BYTES_MAX = 64 << 10
 """Of a body, so much is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Hit:
-    """An answer of the hot path."""
+class _Hit(NamedTuple):
+    """An answer of the hot path: a tuple, since one is made for each."""
 
     number: int
     at: datetime
@@ -72,7 +71,8 @@ class Journal:
 
     def hit(self, vm: str, source_address: str, request: bytes, answer: bytes) -> None:
         """Write down an answer of the hot path."""
-        self._entries.append(_Hit(next(self._numbers), self._now(), vm, source_address, request, answer))
+        hit = (next(self._numbers), self._now(), vm, source_address, request, answer)
+        self._entries.append(tuple.__new__(_Hit, hit))  # as `_make` does, in half the time
         for listener in self.listeners:
             listener()
 
