@@ -99,11 +99,14 @@ class Steward:
     Attributes:
         taken: How many changes were made.
         refused: How many were not, for a VM was held by a maintenance.
+        put_off: How many were not asked for, since a VM would have come back to a host that knows it still.
     """
 
     def __init__(self, world: World, luck: random.Random) -> None:
         self.taken = 0
         self.refused = 0
+        self.put_off = 0
+        self._left: dict[str, set[str]] = {}
         self._world = world
         self._luck = luck
 
@@ -117,6 +120,9 @@ class Steward:
 
     async def _change(self, key: str) -> None:
         world, fleet = self._world, self._world.fleet.changed(self._luck)
+        if not await self._may_come_back(fleet):
+            self.put_off += 1
+            return
         for vm in fleet.numbers.keys() - world.fleet.numbers.keys():
             world.addresses[vm] = world.network.vm(fleet.numbers[vm])
         world.fleet.passing |= fleet.passing
@@ -137,6 +143,18 @@ class Steward:
             # held a VM: so it is repeated until it is taken.
             await asyncio.sleep(self._luck.uniform(0.1, 0.4))
 
+    async def _may_come_back(self, fleet: Fleet) -> bool:
+        """Whether no VM would return to a host that has not heard yet that it had left.
+
+        A host that is cut off all the while would show it what was true when it left. Nobody can tell such a host.
+        """
+        for vm in sorted(fleet.numbers):
+            host = fleet.places[vm].host
+            is_back = host in self._left.get(vm, set()) and self._world.fleet.places[vm].host != host
+            if is_back and not await self._world.has_forgotten(vm, host):
+                return False
+        return True
+
     async def _follow(self, fleet: Fleet) -> None:
         """Have VMs be where they are declared now: each leaves before it arrives."""
         world, before = self._world, self._world.fleet
@@ -149,6 +167,7 @@ class Steward:
             left: dict[str, Any] = {"known": [], "votes": []}
             if was is not None:
                 left = await world.crowds[was].leave(vm)
+                self._left.setdefault(vm, set()).add(was)
             if now is not None:
                 await world.admit(vm, self._luck.getrandbits(32), **left)
 

@@ -100,7 +100,12 @@ async def run(
         return Report(
             seed=seed,
             faults=chaos.counts,
-            figures=_figures(account) | {"inventories": steward.taken, "inventories refused": steward.refused},
+            figures=_figures(account)
+            | {
+                "inventories": steward.taken,
+                "inventories refused": steward.refused,
+                "inventories put off": steward.put_off,
+            },
             violations=check(account),
             account=account,
             logs={file.name: file.read_text() for file in made.folder.glob("*.log")}

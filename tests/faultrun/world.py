@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,11 @@ class World:
             others = {vm for vm in fleet.passing if vm not in fleet.numbers or fleet.places[vm].host != host}
             shown += await self._show(crowd, host, dict.fromkeys(sorted(others), NAMES[-1]))
         return shown
+
+    async def has_forgotten(self, vm: str, host: str) -> bool:
+        """Whether that host's endpoint says that it knows no such VM."""
+        shown = await self._show(self.crowds[host], host, {vm: NAMES[-1]})
+        return [each.status for each in shown] == [HTTPStatus.NOT_FOUND]
 
     async def _show(self, crowd: Crowd, host: str, versions: dict[str, str]) -> list[Showing]:
         endpoint = self.network.endpoint(self.hosts.index(host))
