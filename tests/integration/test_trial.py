@@ -15,10 +15,10 @@ import pytest
 
 from forewarn.testing.loading import load_scenario, shipped_scenarios
 
+pytestmark = pytest.mark.slow  # whole processes, for seconds
+
 POLL = """
 import json, os, sys, time, urllib.request as u
-
-pytestmark = pytest.mark.slow  # whole processes, for seconds
 url = os.environ["FOREWARN_ENDPOINT"] + "/metadata/scheduledevents?api-version=2020-07-01"
 opener = u.build_opener(u.ProxyHandler({}))
 
