@@ -1,0 +1,196 @@
+"""The alert rules and the Grafana dashboard: they name what there is, and a real Prometheus understands them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.support.documents import ROOT
+from tests.support.processes import wait_for
+from tests.support.service import Running, running
+from tests.support.wire import Wire, get
+
+FOLDER = ROOT / "packaging" / "prometheus"
+ALERTS, TRIALS, CONFIG = FOLDER / "alerts.yaml", FOLDER / "alerts_test.yaml", FOLDER / "prometheus.yaml"
+DASHBOARD = ROOT / "packaging" / "grafana" / "forewarn.json"
+HAS_TOOLS = shutil.which("promtool") is not None and shutil.which("prometheus") is not None
+RATE_INTERVAL = "1m"
+WIDTH = 24
+"""Columns of a Grafana dashboard."""
+
+needs_prometheus = pytest.mark.skipif(not HAS_TOOLS, reason="needs Debian's prometheus, which has promtool too")
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+    return found
+
+
+def shown() -> list[str]:
+    """The expressions of the dashboard, with the variable filled in that Grafana fills in."""
+    targets = [target for panel in panels() for target in panel.get("targets", ())]
+    return [target["expr"].replace("$__rate_interval", RATE_INTERVAL) for target in targets]
+
+
+def documented() -> set[str]:
+    """Every metric of the reference pages, and of the page on hosts."""
+    names: set[str] = set()
+    for page in ("reference/metrics.md", "reference/agent-metrics.md"):
+        rows = re.findall(r"^\| `(\w+)` \| (\w+) ", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+        for name, kind in rows:
+            names |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if kind == "histogram" else {name}
+    return names | set(
+        re.findall(r"`(forewarn_endpoint_\w+)`", (ROOT / "docs/how-to/run-endpoints-on-hosts.md").read_text())
+    )
+
+
+@pytest.mark.parametrize("expression", [*(rule["expr"] for rule in rules()), *shown()])
+def test_every_metric_that_is_asked_for_is_there(expression: str) -> None:
+    named = set(re.findall(r"\bforewarn_\w+", expression))
+    assert named <= documented()
+    assert named or "up{" in expression
+
+
+def test_every_alert_says_how_urgent_it_is_what_it_means_and_what_to_look_at() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(set(names)) == len(names)
+    for rule in rules():
+        assert rule["labels"]["severity"] in {"page", "ticket"}
+        assert rule["annotations"].keys() == {"summary", "description"}
+
+
+def test_every_alert_is_tried_when_it_should_come_and_when_all_is_well() -> None:
+    tried = [each for test in yaml.safe_load(TRIALS.read_text())["tests"] for each in test["alert_rule_test"]]
+    names = {rule["alert"] for rule in rules()}
+    assert {each["alertname"] for each in tried if each["exp_alerts"]} == names
+    assert {each["alertname"] for each in tried if not each["exp_alerts"]} == names
+
+
+def test_no_two_panels_lie_over_each_other_and_each_says_what_it_shows() -> None:
+    places: set[tuple[int, int]] = set()
+    for panel in panels():
+        at = panel["gridPos"]
+        mine = set(itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])))
+        assert not places & mine, panel["title"]
+        assert max(x for x, _ in mine) < WIDTH
+        places |= mine
+        assert panel["title"]
+        if panel["type"] != "row":
+            assert panel["description"]
+            assert panel["targets"]
+    ids = [panel["id"] for panel in panels()]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.slow
+@needs_prometheus
+@pytest.mark.parametrize(
+    "words",
+    [["check", "rules", "--lint=all", "--lint-fatal", ALERTS.name], ["check", "config", CONFIG.name]],
+    ids=["rules", "config"],
+)
+def test_promtool_finds_nothing(words: list[str]) -> None:
+    done = subprocess.run(["promtool", *words], cwd=FOLDER, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@needs_prometheus
+def test_each_alert_comes_when_it_should_and_only_then() -> None:
+    assert _trials(FOLDER).returncode == 0
+
+
+@pytest.mark.slow
+@needs_prometheus
+@pytest.mark.parametrize("missing", [rule["alert"] for rule in rules()])
+def test_an_alert_that_never_comes_is_noticed(tmp_path: Path, missing: str) -> None:
+    content = yaml.safe_load(ALERTS.read_text())
+    for group in content["groups"]:
+        for rule in group["rules"]:
+            if rule["alert"] == missing:
+                rule["expr"] = f"({rule['expr']}) and vector(0) > 1"
+    (tmp_path / ALERTS.name).write_text(yaml.safe_dump(content))
+    shutil.copy(TRIALS, tmp_path)
+    assert _trials(tmp_path).returncode != 0
+
+
+def _trials(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["promtool", "test", "rules", TRIALS.name], cwd=folder, check=False, capture_output=True, text=True
+    )
+
+
+# A Prometheus that asks a real service
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Running]:
+    with running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, service: Running) -> Iterator[httpx.Client]:
+    """One that asks that service twice a second, and is asked through this client."""
+    content = yaml.safe_load(CONFIG.read_text())
+    content["global"] = {"scrape_interval": "500ms", "scrape_timeout": "400ms", "evaluation_interval": "500ms"}
+    content["rule_files"] = [str(ALERTS)]
+    target = service.service.control_url.removeprefix("http://")
+    content["scrape_configs"] = [{"job_name": "forewarn", "static_configs": [{"targets": [target]}]}]
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(content))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    words = [f"--config.file={tmp_path}/prometheus.yaml", f"--storage.tsdb.path={tmp_path}/tsdb"]
+    with (tmp_path / "prometheus.log").open("w") as log:
+        process = subprocess.Popen(["prometheus", *words, f"--web.listen-address={address}"], stdout=log, stderr=log)
+        try:
+            with httpx.Client(base_url=f"http://{address}", trust_env=False) as client:
+                yield client
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def ask(client: httpx.Client, expression: str) -> list[dict[str, Any]]:
+    try:
+        answer = client.get("/api/v1/query", params={"query": expression})
+    except httpx.TransportError:
+        return []  # it has yet to begin
+    assert answer.status_code == httpx.codes.OK, answer.text
+    found: list[dict[str, Any]] = answer.json()["data"]["result"]
+    return found
+
+
+@pytest.mark.slow
+@needs_prometheus
+def test_a_prometheus_that_asks_a_real_service_can_draw_the_dashboard(
+    prometheus: httpx.Client, service: Running
+) -> None:
+    def is_seen() -> bool:
+        with Wire(service.address, service.web[0].address) as wire:
+            assert wire.ask(get()).status == httpx.codes.OK
+        return bool(ask(prometheus, f'rate(forewarn_requests_total{{status="200"}}[{RATE_INTERVAL}]) > 0'))
+
+    assert wait_for(is_seen, 30)
+    drawn = {expression: ask(prometheus, expression) for expression in shown()}
+    elsewhere = ("forewarn_endpoint_", "forewarn_agent_")  # what hosts and agents tell
+    empty = [e for e, found in drawn.items() if not found and not any(word in e for word in elsewhere)]
+    assert [e for e in empty if 'status!="200"' not in e] == []
+    assert ask(prometheus, "sum(forewarn_leader)")[0]["value"][1] == "1"
+    assert ask(prometheus, "ALERTS") == []
