@@ -609,8 +609,8 @@ def test_a_socket_that_is_removed_or_replaced_is_made_again(tmp_path: Path) -> N
         path.unlink()
         path.write_text("mine")
         assert eventually(lambda: host.answered == {WEB_1})
-        ((_, reason),) = host.listeners.troubles
-        assert reason == f"{tmp_path}: this is no socket; remove what stands at the path of its socket"
+        reason = f"{tmp_path}: this is no socket; remove what stands at the path of its socket"
+        assert eventually(lambda: [each for _, each in host.listeners.troubles] == [reason])
     assert path.read_text() == "mine"
 
 
