@@ -140,7 +140,6 @@ def test_a_demo_that_is_stopped_leaves_nothing_behind(tmp_path: Path, number: si
     assert _is_left(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_a_demo_whose_service_dies_says_so_and_fails(tmp_path: Path) -> None:
     with _demo(tmp_path, PYTHONUNBUFFERED="1") as demo:
         _read_until(demo, "sees incarnation 2")
@@ -152,7 +151,6 @@ def test_a_demo_whose_service_dies_says_so_and_fails(tmp_path: Path) -> None:
     assert _is_left(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_a_demo_whose_agent_dies_says_so_and_fails(tmp_path: Path) -> None:
     with _demo(tmp_path, PYTHONUNBUFFERED="1") as demo:
         _read_until(demo, "sees incarnation 2")
@@ -164,7 +162,6 @@ def test_a_demo_whose_agent_dies_says_so_and_fails(tmp_path: Path) -> None:
     assert _is_left(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_a_demo_whose_service_hangs_says_what_it_waited_for(tmp_path: Path) -> None:
     with _demo(tmp_path, PYTHONUNBUFFERED="1") as demo:
         _read_until(demo, "sees incarnation 2")
@@ -184,7 +181,6 @@ def test_the_picture_needs_nothing_from_elsewhere() -> None:
     assert not re.search(r"@font-face|@import|<image|<script|href|url\((?!#)", picture)
 
 
-@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_ends_the_demo(tmp_path: Path) -> None:
     with _demo(tmp_path, PYTHONUNBUFFERED="1") as demo:
         _read_until(demo, "Act 1")

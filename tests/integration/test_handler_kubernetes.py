@@ -128,7 +128,6 @@ async def test_a_node_that_was_cordoned_and_tainted_before_stays_so(
 
 
 @real
-@pytest.mark.slow
 async def test_kubectl_sets_conditions_or_is_told_to_be_too_old(
     handler: Kubernetes, cluster: ApiServer, occasion: Occurring
 ) -> None:
@@ -174,7 +173,6 @@ def needed(asked: Asked) -> tuple[str, str, str]:
 
 
 @real
-@pytest.mark.slow
 async def test_the_role_in_the_documentation_allows_what_kubectl_asks_for_and_no_more(
     handler: Kubernetes, cluster: ApiServer, occasion: Occurring
 ) -> None:
@@ -193,7 +191,6 @@ async def test_the_role_in_the_documentation_allows_what_kubectl_asks_for_and_no
 
 
 @real
-@pytest.mark.slow
 async def test_a_protected_pod_is_named_when_the_drain_fails(
     handler: Kubernetes, cluster: ApiServer, occasion: Occurring
 ) -> None:
@@ -212,7 +209,6 @@ async def test_a_protected_pod_is_named_when_the_drain_fails(
 
 
 @real
-@pytest.mark.slow
 async def test_a_pod_that_nobody_would_make_again_hinders_the_drain(
     handler: Kubernetes, cluster: ApiServer, occasion: Occurring
 ) -> None:
@@ -282,7 +278,6 @@ async def test_a_kubectl_that_is_not_there_is_told(occasion: Occurring) -> None:
 
 
 @real
-@pytest.mark.slow
 async def test_whenever_the_agent_is_killed_kubectl_puts_everything_back(
     handler: Kubernetes, cluster: ApiServer, environment: dict[str, str]
 ) -> None:
@@ -374,7 +369,6 @@ SAME: list[tuple[str, ...]] = [
 
 
 @real
-@pytest.mark.slow
 def test_the_stand_in_says_what_kubectl_says(cluster: ApiServer, environment: dict[str, str], tmp_path: Path) -> None:
     """Versions that have other words for some things agree in their statuses, and in what becomes of the node."""
     kubeconfig = cluster.write_kubeconfig(tmp_path / "kubeconfig")

@@ -213,7 +213,6 @@ async def test_a_link_in_a_folder_of_links_stays_one_and_its_target_keeps_its_mo
     await _until(lambda: proxy.servers() == {"a", "b"})
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_crash_at_any_moment_is_made_up_for(proxy: Proxy) -> None:
     def state() -> bytes:

@@ -101,7 +101,6 @@ def test_hosts_have_their_turn_and_fault_domains_are_never_hit_together(service:
     assert [reason.rpartition("' ")[2] for reason in reasons] == ["started: 5 hosts", "completed"]
 
 
-@pytest.mark.slow
 def test_it_is_paused_resumed_and_aborted(service: Served, tmp_path: Path) -> None:
     enable(service)
     rollout = start(service, tmp_path)
@@ -121,7 +120,6 @@ def test_it_is_paused_resumed_and_aborted(service: Served, tmp_path: Path) -> No
     assert (by_host["h1"], by_host["h2"]) == ("completed", "canceled")
 
 
-@pytest.mark.slow
 def test_it_goes_on_from_where_it_was_after_a_restart(tmp_path: Path) -> None:
     with serving(tmp_path) as first:
         enable(first)
@@ -137,7 +135,6 @@ def test_it_goes_on_from_where_it_was_after_a_restart(tmp_path: Path) -> None:
         assert len(second.forewarn("maintenance", "list")) == 5
 
 
-@pytest.mark.slow
 def test_a_health_command_is_asked_between_batches(tmp_path: Path) -> None:
     flag = tmp_path / "well"
     content = KERNEL + f"health: {{command: [test, -e, {flag}], timeout: 10s}}\n"
@@ -153,7 +150,6 @@ def test_a_health_command_is_asked_between_batches(tmp_path: Path) -> None:
         assert states(service, rollout)["h1"] == "waiting"
 
 
-@pytest.mark.slow
 def test_commands_are_run_only_where_that_is_allowed(service: Served, tmp_path: Path) -> None:
     content = KERNEL + "health: {command: ['true']}\n"
     (tmp_path / "kernel.yaml").write_text(content)
@@ -195,7 +191,6 @@ def test_the_same_request_under_the_same_key_starts_one(service: Served, tmp_pat
     assert len(service.forewarn("rollout", "list")) == 1
 
 
-@pytest.mark.slow
 def test_following_shows_each_change_and_ends_with_it(service: Served, tmp_path: Path) -> None:
     rollout = start(service, tmp_path, KERNEL.replace("hosts: all", "hosts: [h1, spare]"))
     command = [sys.executable, "-m", "forewarn", "rollout", "show", rollout, "--follow"]

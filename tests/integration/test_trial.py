@@ -164,7 +164,6 @@ def test_a_handler_that_never_approves_is_found(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["503", "empty", "truncated", "reset"])
 def test_a_handler_has_to_outlive_faults(tmp_path: Path, fault: str) -> None:
     scenario = SCENARIO.replace("  - schedule", f"  - fault: {{kind: {fault}, count: 1}}\n  - schedule")
@@ -174,7 +173,6 @@ def test_a_handler_has_to_outlive_faults(tmp_path: Path, fault: str) -> None:
     assert codes(tried(tmp_path, careful, scenario=scenario)) == set()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "found"),
     [
@@ -225,7 +223,6 @@ def test_a_command_that_is_not_there_is_reported(tmp_path: Path) -> None:
     assert "cannot run /no/such: No such file or directory" in ran.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.namespaces
 def test_an_unmodified_handler_finds_the_endpoint_where_it_always_is(tmp_path: Path) -> None:
     """R1: the handler knows 169.254.169.254, and nothing of us."""
@@ -234,7 +231,6 @@ def test_an_unmodified_handler_finds_the_endpoint_where_it_always_is(tmp_path: P
     assert report["own_network"]
 
 
-@pytest.mark.slow
 @pytest.mark.namespaces
 @pytest.mark.parametrize(
     "code",
@@ -260,7 +256,6 @@ handlers = [{{ use = "file", touch = "{folder}/drained" }}]
 """
 
 
-@pytest.mark.slow
 @pytest.mark.namespaces
 @pytest.mark.parametrize("name", [name for name in shipped_scenarios() if load_scenario(name).only is None])
 def test_a_good_handler_passes_every_scenario(tmp_path: Path, name: str) -> None:
