@@ -199,4 +199,6 @@ def test_a_prometheus_that_asks_a_real_service_can_draw_the_dashboard(
     for expression in shown():
         assert ask(prometheus, expression) or not SELECTOR.search(expression), expression
     assert ask(prometheus, "sum(forewarn_leader)")[0]["value"][1] == "1"
-    assert ask(prometheus, "ALERTS") == []
+    # All is well but for the caller of no VM above, of which nobody hears within these seconds: the alert waits.
+    raised = {(each["metric"]["alertname"], each["metric"]["alertstate"]) for each in ask(prometheus, "ALERTS")}
+    assert raised <= {("ForewarnUnknownCallers", "pending")}
