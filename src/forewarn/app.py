@@ -30,6 +30,7 @@ from forewarn.config import Settings
 from forewarn.control import Context, make_control_app
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
+from forewarn.dashboard import add_dashboard
 from forewarn.errors import ConfigError, ServerError
 from forewarn.hub import Hub
 from forewarn.listen import bound, is_loopback, parse_listen, url_of
@@ -145,7 +146,9 @@ class Service:
             await self._load()
             self._check_callers()
             await stack.enter_async_context(self.backend.scheduling())
-            server = _QuietServer(_control_config(self.settings, make_control_app(self.context)))
+            control_app = make_control_app(self.context)
+            add_dashboard(control_app, self.context)
+            server = _QuietServer(_control_config(self.settings, control_app))
             _load_tls(server.config)
             control_task = asyncio.create_task(server.serve(sockets=[control]))
             stack.push_async_callback(_stop_control, server, control_task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from forewarn.auth import digest
 from forewarn.commit import Gathered, Key, Truth, inline, recall
@@ -15,7 +15,7 @@ from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Changes, Document, Draft, State
 from forewarn.core.fault import Fault, Place
 from forewarn.core.inventory import HostDeclaration, Inventory, InventoryChange, apply_inventory, with_host
-from forewarn.core.model import Audience, EntryKind, HostToken, Maintenance, MaintenanceState, VirtualMachine
+from forewarn.core.model import Audience, EntryKind, Event, HostToken, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.core.progress import Failure, Progress, Retry, advance, claim
 from forewarn.core.request import Request
 from forewarn.errors import LimitExceeded, NotFound
@@ -23,7 +23,7 @@ from forewarn.rollouts import RolloutCommands
 from forewarn.secret import new_token
 from forewarn.store.contract import Outcome, Reader, Transaction
 
-__all__ = ["Due", "Engine"]
+__all__ = ["Due", "Engine", "Rehearsed"]
 
 _HOST_TOKENS_MAX = 10
 _APPROVALS_MAX = 500
@@ -49,6 +49,18 @@ Wish = tuple[tuple[str, ...], Approver]
 """The events that somebody approves."""
 
 
+Rehearsed = tuple[Maintenance, tuple[Event, ...]]
+"""A maintenance that would be made, with its events."""
+
+
+class _Undone(Exception):
+    """No error: it ends a transaction without a commit, and carries what was found out of it."""
+
+    def __init__(self, found: list[Rehearsed]) -> None:
+        super().__init__()
+        self.found = found
+
+
 class Engine(RolloutCommands):
     """All commands; see `Committer` for the arguments."""
 
@@ -70,6 +82,30 @@ class Engine(RolloutCommands):
             return [m.id for m in planning.plan(draft, request)]
 
         return await self._maintenances(load, decide, actor=actor, key=key)
+
+    async def rehearse(self, request: Request, *, actor: str) -> list[Rehearsed]:
+        """What `schedule` would make of a request now, and whom it would tell; nothing is done.
+
+        Raises:
+            ForewarnError: What `schedule` would raise.
+        """
+
+        def decide(tx: Transaction) -> NoReturn:
+            draft = self._draft(tx.load_request(request.hosts, request.vms), tx, actor)
+            made = planning.plan(draft, request)
+            settlement.settle(draft)
+            raise _Undone([(draft.maintenances[m.id], tuple(draft.events_of(m.id))) for m in made])
+
+        def work() -> list[Rehearsed]:
+            try:
+                with self._store.write() as tx:
+                    decide(tx)
+            except _Undone as undone:
+                return undone.found
+
+        async with self._lock:
+            result: list[Rehearsed] = await self._write(work)
+            return result
 
     def _bent(self, request: Request) -> Request:
         """The request as a fault has it: with less notice than is promised (A21, R90)."""

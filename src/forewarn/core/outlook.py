@@ -1,0 +1,157 @@
+"""What holds a maintenance up, and what happens to it next: the first thing that somebody on call wants to know.
+
+Nothing is decided here. It says what `settlement` and the scheduler are going to do, from the same functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from forewarn.core.conflicts import excludes, is_held
+from forewarn.core.model import Event, Maintenance, MaintenanceState
+
+__all__ = ["Missing", "Next", "Outlook", "Trouble", "Vote", "outlook"]
+
+LATE_AFTER = timedelta(seconds=30)
+"""So long after its moment a step counts as late; the scheduler needs a second at most."""
+
+
+UNSEEN_AFTER = timedelta(seconds=90)
+"""Who has not looked for so long cannot know. Before, word of it may not have come here from the replica that saw."""
+
+
+class Next(StrEnum):
+    """What happens next."""
+
+    ANNOUNCED = "announced"
+    STARTED = "started"
+    OVER = "over"
+    NOTHING = "nothing"
+
+
+class Missing(StrEnum):
+    """Why a vote is missing."""
+
+    NEVER_SEEN = "never-seen"
+    NOT_APPROVED = "not-approved"
+
+
+class Trouble(StrEnum):
+    """What is wrong, worst first."""
+
+    FAILED = "failed"
+    FAILING = "failing"
+    LATE = "late"
+    OVERRUN = "overrun"
+    UNSEEN = "unseen"
+    UNAPPROVED = "unapproved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """An event whose approval is waited for.
+
+    Attributes:
+        event_id: Its id.
+        audience: Who would approve it.
+        why: Whether anybody there has asked since it was announced.
+    """
+
+    event_id: str
+    audience: str
+    why: Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What holds a maintenance up.
+
+    Attributes:
+        next: What happens next.
+        at: When at the latest; None: nobody can say.
+        votes: Approvals that are waited for; with all of them it starts at once.
+        behind: Ids of the maintenances that have to be over first.
+        troubles: What somebody should look at, worst first.
+    """
+
+    next: Next
+    at: datetime | None = None
+    votes: tuple[Vote, ...] = ()
+    behind: tuple[str, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+
+
+def outlook(
+    maintenance: Maintenance,
+    events: Iterable[Event],
+    neighbours: Iterable[Maintenance],
+    asked_at: Callable[[str], datetime | None],
+    now: datetime,
+) -> Outlook:
+    """What holds it up, what happens next, and what is wrong.
+
+    Args:
+        maintenance: The one.
+        events: Its own.
+        neighbours: Other active maintenances that hold a VM or a scope of it.
+        asked_at: When an audience asked last, as far as known.
+        now: The time.
+    """
+    others = sorted(neighbours, key=lambda other: other.sequence)
+    match maintenance.state:
+        case MaintenanceState.QUEUED:
+            older = (m for m in others if m.sequence < maintenance.sequence and excludes(maintenance, m))
+            return Outlook(next=Next.ANNOUNCED, behind=tuple(m.id for m in older))
+        case MaintenanceState.SCHEDULED:
+            return _of_scheduled(maintenance, events, others, asked_at, now)
+        case MaintenanceState.STARTED:
+            return _of_started(maintenance, now)
+        case MaintenanceState.FAILED:
+            return Outlook(next=Next.NOTHING, troubles=(Trouble.FAILED,))
+        case _:
+            return Outlook(next=Next.NOTHING)
+
+
+def _of_scheduled(
+    maintenance: Maintenance,
+    events: Iterable[Event],
+    others: list[Maintenance],
+    asked_at: Callable[[str], datetime | None],
+    now: datetime,
+) -> Outlook:
+    waiting = [event for event in events if event.is_listed and not event.is_approved]
+    votes = tuple(_missing(maintenance, event, asked_at(event.audience), now) for event in waiting)
+    behind = tuple(other.id for other in others if is_held(maintenance, [other]))
+    troubles = []
+    if maintenance.not_before is not None and now - maintenance.not_before > LATE_AFTER:
+        troubles.append(Trouble.LATE)
+    if any(vote.why is Missing.NEVER_SEEN for vote in votes):
+        troubles.append(Trouble.UNSEEN)
+    if votes:
+        troubles.append(Trouble.UNAPPROVED)
+    at = maintenance.not_before
+    return Outlook(next=Next.STARTED, at=at, votes=votes, behind=behind, troubles=tuple(troubles))
+
+
+def _of_started(maintenance: Maintenance, now: datetime) -> Outlook:
+    begun = maintenance.impacted_at or maintenance.started_at
+    expected = None
+    if maintenance.duration_s >= 0 and begun is not None:
+        expected = begun + timedelta(seconds=maintenance.duration_s)
+    troubles = [Trouble.FAILING] if maintenance.attempts else []
+    if expected is not None and now - expected > LATE_AFTER:
+        troubles.append(Trouble.OVERRUN)
+    return Outlook(next=Next.OVER, at=expected, troubles=tuple(troubles))
+
+
+def _missing(maintenance: Maintenance, event: Event, asked: datetime | None, now: datetime) -> Vote:
+    # Announced when it was created, but for those that had to queue: then it is the notice that tells when.
+    announced = maintenance.created_at
+    if maintenance.not_before is not None and maintenance.requested_not_before is None:
+        announced = max(announced, maintenance.not_before - maintenance.notice)
+    is_unseen = (asked is None or asked < announced) and now - announced > UNSEEN_AFTER
+    why = Missing.NEVER_SEEN if is_unseen else Missing.NOT_APPROVED
+    return Vote(event_id=event.id, audience=event.audience, why=why)

@@ -1,0 +1,47 @@
+"""Hosts: all of them, by page, and one with what happens to it."""
+
+from __future__ import annotations
+
+from forewarn.dashboard.page import Look, Page
+from forewarn.errors import NotFound
+from forewarn.store.contract import Reader
+
+__all__ = ["host", "hosts"]
+
+_ROWS = 100
+
+
+def hosts(reader: Reader, look: Look) -> Page:
+    """Hosts by name."""
+    after = look.params.get("after") or None
+    found = reader.host_page(after, _ROWS + 1)
+    names = list(found)
+    busy = {claim.host for item in look.board.items for claim in item.maintenance.claims}
+    values = {
+        "rows": [(name, len(found[name]), name in busy) for name in names[:_ROWS]],
+        "next": names[_ROWS - 1] if len(names) > _ROWS else None,
+        "after": after,
+    }
+    return Page(template="hosts.html", title="Hosts", values=values)
+
+
+def host(reader: Reader, look: Look) -> Page:
+    """One host.
+
+    Raises:
+        NotFound: There is none of that name.
+    """
+    name = look.path["name"]
+    vms = reader.vms(host=name)
+    if not vms and name not in reader.host_page(_before(name), 1):
+        msg = f"host {name!r} does not exist"
+        raise NotFound(msg, host=name)
+    items = [i for i in (*look.board.items, *look.board.ended) if any(c.host == name for c in i.maintenance.claims)]
+    values = {"name": name, "vms": vms[:_ROWS], "vm_count": len(vms), "items": items}
+    return Page(template="host.html", title=f"Host {name}", values=values)
+
+
+def _before(name: str) -> str:
+    """The largest name that comes before it and its like; for a page that begins with it."""
+    last = chr(ord(name[-1]) - 1) if ord(name[-1]) > 1 else ""
+    return name[:-1] + last + "\U0010ffff" if last else name[:-1]

@@ -1,0 +1,64 @@
+"""The overview: what is about to happen, and what needs attention."""
+
+from __future__ import annotations
+
+from forewarn.core.model import MaintenanceState
+from forewarn.dashboard.board import Item
+from forewarn.dashboard.page import Look, Page
+from forewarn.dashboard.timeline import BY, timeline
+from forewarn.store.contract import Reader
+
+__all__ = ["matches", "overview"]
+
+_TROUBLED_MAX = 12
+_ROWS = 50
+
+
+def overview(_reader: Reader, look: Look) -> Page:
+    """What is under way, what needs attention, what is just done."""
+    board, params = look.board, look.params
+    wanted = params.get("q", "").strip().lower()
+    state = params.get("state", "")
+    by = params.get("by", BY[0])
+    by = by if by in BY else BY[0]
+    found = [item for item in board.items if _is_in(item, state) and matches(item, wanted)]
+    ended = [item for item in board.ended if matches(item, wanted)]
+    begin = int(params["from"]) if params.get("from", "").isdecimal() else 0
+    rows = found[begin : begin + _ROWS]
+    troubled = board.troubled
+    shown = rows + [item for item in ended if not state][:_TROUBLED_MAX]
+    values = {
+        "board": board,
+        "troubled": troubled[:_TROUBLED_MAX],
+        "troubled_count": len(troubled),
+        "counts": {each: sum(item.maintenance.state is each for item in board.items) for each in _ACTIVE},
+        "rows": rows,
+        "found_count": len(found),
+        "from_": begin,
+        "next_from": begin + _ROWS if begin + _ROWS < len(found) else None,
+        "before_from": max(begin - _ROWS, 0) if begin else None,
+        "ended": ended[:10],
+        "by": by,
+        "q": params.get("q", ""),
+        "state": state,
+        "timeline": timeline(shown, by, look.now, frozen=look.context.clock.is_virtual),
+    }
+    return Page(template="overview.html", title="Overview", values=values)
+
+
+_ACTIVE = (MaintenanceState.STARTED, MaintenanceState.SCHEDULED, MaintenanceState.QUEUED)
+
+
+def _is_in(item: Item, state: str) -> bool:
+    return not state or item.maintenance.state == state or (state == "attention" and item.worst is not None)
+
+
+def matches(item: Item, wanted: str) -> bool:
+    """Whether some name of it contains what is looked for, in lower case."""
+    if not wanted:
+        return True
+    m = item.maintenance
+    names = [m.id, m.type, m.cause, *m.hosts]
+    for claim in m.claims:
+        names += [claim.vm, claim.host, claim.scope or ""]
+    return any(wanted in name.lower() for name in names)

@@ -1,0 +1,88 @@
+"""The form that schedules a maintenance, and what it would announce to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pydantic import ValidationError
+
+from forewarn.core.causes import CAUSES
+from forewarn.core.model import Event, EventType, Maintenance
+from forewarn.dashboard.page import Look, Page
+from forewarn.errors import InvalidRequest, LimitExceeded
+from forewarn.secret import new_token
+from forewarn.span import parse_span
+from forewarn.store.contract import Reader
+from forewarn.wire.control import MaintenanceIn
+
+__all__ = ["read_form", "schedule", "schedule_preview"]
+
+FIELDS = ("hosts", "vms", "type", "source", "description", "duration", "notice", "not_before", "force", "reason", "key")
+
+
+def schedule(_reader: Reader, look: Look) -> Page:
+    """The form, filled in as far as the address says."""
+    form = {name: look.params.get(name, "") for name in FIELDS}
+    return Page(template="schedule.html", title="Schedule", values=_values(form, None, ""), is_live=False)
+
+
+def schedule_preview(
+    form: Mapping[str, str], rehearsed: Sequence[tuple[Maintenance, Sequence[Event]]] | None, wrong: str
+) -> Page:
+    """The form again, with what it would do, or with what is wrong."""
+    return Page(template="schedule.html", title="Schedule", values=_values(form, rehearsed, wrong), is_live=False)
+
+
+def _values(
+    form: Mapping[str, str], rehearsed: Sequence[tuple[Maintenance, Sequence[Event]]] | None, wrong: str
+) -> dict[str, object]:
+    filled = {name: form.get(name, "") for name in FIELDS}
+    filled["key"] = filled["key"] or new_token()
+    return {"form": filled, "types": list(EventType), "rehearsed": rehearsed, "wrong": wrong, "causes": list(CAUSES)}
+
+
+def read_form(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
+    """What the form asks for.
+
+    Raises:
+        InvalidRequest: A field cannot be read.
+        LimitExceeded: It names too many hosts or VMs.
+    """
+    hosts, vms = _names(form.get("hosts", "")), _names(form.get("vms", ""))
+    if len(hosts) + len(vms) > names_max:
+        msg = f"{len(hosts) + len(vms)} hosts and VMs are named: the limit is {names_max} (request_vms_max)"
+        raise LimitExceeded(msg)
+    content: dict[str, object] = {"hosts": hosts, "vms": vms, "force": form.get("force", "") == "on"}
+    content |= {name: form[name] for name in ("type", "source", "description", "reason") if form.get(name, "").strip()}
+    if form.get("not_before", "").strip():
+        text = form["not_before"].strip()
+        content["not_before"] = text if text[-1:] in "Zz" or "+" in text else f"{text}Z"
+    content |= {key: value for key, value in (("notice_s", _span(form, "notice")),) if value is not None}
+    duration = _span(form, "duration")
+    if duration is not None:
+        content["duration_s"] = round(duration)
+    try:
+        return MaintenanceIn.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        msg = ": ".join(part for part in (where, first["msg"].removeprefix("Value error, ")) if part)
+        raise InvalidRequest(msg) from error
+
+
+def _names(text: str) -> list[str]:
+    """Names as people write several: parted by commas, blanks or lines."""
+    return list(dict.fromkeys(text.replace(",", " ").split()))
+
+
+def _span(form: Mapping[str, str], name: str) -> float | None:
+    text = form.get(name, "").strip()
+    if not text:
+        return None
+    if text == "unknown":
+        return -1.0
+    try:
+        return parse_span(text).total_seconds()
+    except ValueError as error:
+        msg = f"{name}: {error}"
+        raise InvalidRequest(msg) from error

@@ -1,0 +1,37 @@
+"""A scope: who sees a document together, and what is in it."""
+
+from __future__ import annotations
+
+from forewarn.core.model import audience_key
+from forewarn.dashboard.page import Look, Page
+from forewarn.errors import NotFound
+from forewarn.store.contract import Reader
+
+__all__ = ["scope"]
+
+_VMS_MAX = 200
+
+
+def scope(reader: Reader, look: Look) -> Page:
+    """One scope.
+
+    Raises:
+        NotFound: There is none of that name.
+    """
+    name = look.path["name"]
+    found = reader.scopes([name]).get(name)
+    if found is None:
+        msg = f"scope {name!r} does not exist"
+        raise NotFound(msg, scope=name)
+    vms = sorted((vm for vm in look.context.engine.identity.vms if vm.scope == name), key=lambda vm: vm.name)
+    keys = sorted({audience_key(vm, found) for vm in vms})
+    items = [i for i in (*look.board.items, *look.board.ended) if any(c.scope == name for c in i.maintenance.claims)]
+    values = {
+        "scope": found,
+        "vms": vms[:_VMS_MAX],
+        "vm_count": len(vms),
+        "items": items,
+        "asked_at": max((at for at in map(look.asked_at, keys) if at is not None), default=None),
+        "audiences": reader.audiences(keys),
+    }
+    return Page(template="scope.html", title=f"Scope {name}", values=values)

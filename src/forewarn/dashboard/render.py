@@ -1,0 +1,98 @@
+"""From a page's values to its bytes: the templates, and what they may call."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib import resources
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from forewarn.dashboard import words
+
+__all__ = ["STATIC", "render", "static_path"]
+
+STATIC = resources.files("forewarn.dashboard") / "static"
+"""The files that pages load."""
+
+
+def moment(at: datetime | None) -> str:
+    """A moment as people read it: to the second, in UTC."""
+    return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def stamp(at: datetime) -> str:
+    """A moment as scripts read it."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def span(length: timedelta | float | None) -> str:
+    """A length of time, in its two largest units: ``2 d 3 h``, ``14 min 30 s``, ``5 s``."""
+    if length is None:
+        return ""
+    total = length.total_seconds() if isinstance(length, timedelta) else float(length)
+    sign, seconds = ("-" if total < 0 else ""), abs(total)
+    if seconds < 10 and seconds != int(seconds):  # noqa: PLR2004 - below ten seconds the tenths matter
+        return f"{sign}{seconds:.1f} s"
+    parts, rest = [], round(seconds)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        amount, rest = divmod(rest, size)
+        if amount:
+            parts.append(f"{amount} {unit}")
+    return sign + (" ".join(parts[:2]) or "0 s")
+
+
+def _data(value: Any) -> Markup:  # noqa: ANN401 - whatever JSON can say
+    """JSON that cannot end the element it stands in."""
+    text = json.dumps(value, separators=(",", ":"))
+    escaped = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return Markup(escaped)  # noqa: S704 - nothing in it can be markup any more
+
+
+def _segment(name: object) -> str:
+    return quote(str(name), safe="")
+
+
+def _query(**values: object) -> str:
+    given = {key: str(value) for key, value in values.items() if value not in (None, "", False)}
+    return f"?{urlencode(given)}" if given else ""
+
+
+@cache
+def static_path(name: str) -> str:
+    """Where a static file is; its content is part of the address, so that it may be kept for ever."""
+    mark = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
+    return f"/static/{mark}/{name}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("forewarn.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {"moment": moment, "stamp": stamp, "span": span, "data": _data, "segment": _segment}
+    environment.globals |= {"words": words, "static": static_path, "query": _query}
+    return environment
+
+
+def render(template: str, values: Mapping[str, Any], *, is_whole: bool = True) -> bytes:
+    """The bytes of a page, or of the part of it that is live.
+
+    Args:
+        template: Name of its file.
+        values: What it says.
+        is_whole: With everything around.
+    """
+    layout = "layout.html" if is_whole else "bare.html"
+    return _environment().get_template(template).render(**values, layout=layout).encode()

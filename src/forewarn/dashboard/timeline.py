@@ -1,0 +1,85 @@
+"""What the timeline draws: rows by host or by scope, and in them notice, NotBefore and impact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from forewarn.core.model import MaintenanceState
+from forewarn.dashboard import words
+from forewarn.dashboard.board import Item
+from forewarn.dashboard.render import stamp
+
+__all__ = ["BY", "ROWS_MAX", "timeline"]
+
+BY = ("scope", "host")
+"""What a row may be."""
+
+ROWS_MAX = 60
+"""More rows than that nobody reads, and a browser draws slowly."""
+
+_SHORTEST = timedelta(seconds=5)
+
+
+def timeline(items: Iterable[Item], by: str, now: datetime, *, frozen: bool) -> dict[str, Any]:
+    """Rows and bars.
+
+    Args:
+        items: What to draw.
+        by: What a row is: one of `BY`.
+        now: The time.
+        frozen: Whether time stands still until somebody advances it, as virtual time does.
+    """
+    rows: dict[str, None] = {}
+    bars: list[dict[str, Any]] = []
+    left_out = 0
+    for item in items:
+        names = list(_rows(item, by))
+        if len(rows | dict.fromkeys(names)) > ROWS_MAX:
+            left_out += 1
+            continue
+        rows |= dict.fromkeys(names)
+        for row in names:
+            bars += _bars(item, row, now)
+    return {
+        "rows": [{"id": name, "content": name} for name in sorted(rows)],
+        "bars": bars,
+        "now": stamp(now),
+        "frozen": frozen,
+        "leftOut": left_out,
+    }
+
+
+def _rows(item: Item, by: str) -> dict[str, None]:
+    claims = item.maintenance.claims
+    if by == "host":
+        return dict.fromkeys(claim.host for claim in claims)
+    return dict.fromkeys(claim.scope or claim.vm for claim in claims)
+
+
+def _bars(item: Item, row: str, now: datetime) -> list[dict[str, Any]]:
+    m = item.maintenance
+    shared = {
+        "group": row,
+        "subgroup": m.id,
+        "href": f"/maintenance/{m.id}",
+        "tip": f"{words.title(m)} ({m.state}). {words.next_words(item)}.",
+    }
+    found = []
+    if m.not_before is not None:
+        until = m.started_at or (m.ended_at if m.state is MaintenanceState.CANCELED else None) or m.not_before
+        kind = f"notice {m.state}"
+        found.append(_bar(f"{m.id}/{row}/n", m.created_at, until, kind, f"{m.type}", shared))
+    if m.started_at is not None:
+        end = m.ended_at or max(now, item.outlook.at or now)
+        found.append(_bar(f"{m.id}/{row}/i", m.started_at, end, f"impact {m.state}", words.STATES[m.state], shared))
+    return found
+
+
+def _bar(  # noqa: PLR0913 - what a bar is made of
+    name: str, start: datetime, end: datetime, kind: str, content: str, shared: dict[str, Any]
+) -> dict[str, Any]:
+    shown = max(end, start + _SHORTEST)
+    bar = {"id": name, "start": stamp(start), "end": stamp(shown), "className": kind, "content": content}
+    return shared | bar | {"type": "range"}

@@ -1,0 +1,129 @@
+"""How the dashboard says things: one place for its words, so that every page uses the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from forewarn.core.model import Event, Maintenance, MaintenanceState
+from forewarn.core.outlook import Next, Outlook, Trouble, Vote
+from forewarn.dashboard.board import Item
+
+__all__ = ["STATES", "TROUBLES", "listed", "next_words", "place_of", "tenant", "tenant_path", "title", "waits_for"]
+
+STATES: Mapping[MaintenanceState, str] = {
+    MaintenanceState.QUEUED: "…",
+    MaintenanceState.SCHEDULED: "◷",
+    MaintenanceState.STARTED: "▶",
+    MaintenanceState.COMPLETED: "✓",
+    MaintenanceState.CANCELED: "⃠",
+    MaintenanceState.FAILED: "✕",
+}
+"""A sign for each state, so that nobody needs colours to tell them apart."""
+
+TROUBLES: Mapping[Trouble, tuple[str, str]] = {
+    Trouble.FAILED: ("Failed", "The actuator gave up. What it did, and why, stands in the history below."),
+    Trouble.FAILING: ("Failing", "The actuator has failed, and is asked again."),
+    Trouble.LATE: ("Late", "Its time has come, and it has not started."),
+    Trouble.OVERRUN: ("Overrun", "It has been going on for longer than was announced."),
+    Trouble.UNSEEN: ("Not seen", "A tenant has not asked since it was announced, and cannot know."),
+    Trouble.UNAPPROVED: ("Not approved", "A tenant has not approved yet."),
+}
+"""What is wrong, in a word and in a sentence."""
+
+_NAMES_MAX = 3
+
+
+def tenant(audience: str) -> str:
+    """The name of who sees a document: a scope, or a VM that stands alone."""
+    return audience.partition(":")[2]
+
+
+def tenant_path(audience: str) -> str:
+    """Where the page on that scope or VM is."""
+    kind, _, name = audience.partition(":")
+    return f"/{'scopes' if kind == 'scope' else 'vms'}/{name}"
+
+
+def listed(names: Iterable[str], most: int = _NAMES_MAX) -> str:
+    """A few names, and how many more there are."""
+    all_names = list(names)
+    rest = len(all_names) - most
+    if rest > 0:
+        return f"{', '.join(all_names[:most])} and {rest} more"
+    return " and ".join([", ".join(all_names[:-1]), all_names[-1]]) if len(all_names) > 1 else "".join(all_names)
+
+
+def place_of(maintenance: Maintenance) -> str:
+    """What it is about: its hosts, or its VMs."""
+    return listed(maintenance.hosts or maintenance.vms)
+
+
+def title(maintenance: Maintenance) -> str:
+    """A name for people."""
+    return f"{maintenance.type} of {place_of(maintenance) or 'nothing'}"
+
+
+def waits_for(votes: Iterable[Vote], why: str | None = None) -> list[str]:
+    """The tenants whose approval is missing, each once."""
+    return list(dict.fromkeys(tenant(vote.audience) for vote in votes if why is None or vote.why == why))
+
+
+def next_words(item: Item) -> str:
+    """What holds it up and what happens next; where a moment belongs to it, the page puts it behind.
+
+    It ends without a full stop.
+    """
+    return _NEXT[item.outlook.next](item)
+
+
+def _announced(item: Item) -> str:
+    if not item.outlook.behind:
+        return "It is announced next"
+    return f"It is announced when {_others(item.outlook)} over"
+
+
+def _started(item: Item) -> str:
+    outlook = item.outlook
+    missing = waits_for(outlook.votes)
+    if outlook.behind and missing:
+        return f"It starts when {_others(outlook)} over and {listed(missing)} approved, or its notice has passed"
+    if outlook.behind:
+        return f"It starts when {_others(outlook)} over"
+    if missing:
+        verb = "approve" if len(missing) > 1 else "approves"
+        return f"It starts as soon as {listed(missing)} {verb}, at the latest"
+    if any(event.is_listed for event in item.events):
+        return "Everybody has approved. It starts now"
+    return "Nobody is asked. It starts"
+
+
+def _over(item: Item) -> str:
+    if item.maintenance.attempts:
+        often = item.maintenance.attempts
+        return f"The actuator has failed {often} time{'' if often == 1 else 's'}, and is asked again"
+    return "It is under way, and is expected to be over" if item.outlook.at else "It is under way, and ends by itself"
+
+
+def _nothing(item: Item) -> str:
+    return {
+        MaintenanceState.COMPLETED: "It is over",
+        MaintenanceState.CANCELED: "It was taken back, and does not happen",
+    }.get(item.maintenance.state, "The actuator gave up; nothing more happens by itself")
+
+
+_NEXT = {Next.ANNOUNCED: _announced, Next.STARTED: _started, Next.OVER: _over, Next.NOTHING: _nothing}
+
+
+def _others(outlook: Outlook) -> str:
+    return f"{listed(outlook.behind)} {'are' if len(outlook.behind) > 1 else 'is'}"
+
+
+def approvals(events: Iterable[Event]) -> str:
+    """How many of those who are asked have approved."""
+    asked = [event for event in events if event.is_listed]
+    return f"{sum(event.is_approved for event in asked)} of {len(asked)}" if asked else "nobody is asked"
+
+
+def tenants_of(item: Item) -> str:
+    """Whom it concerns: its scopes, and its VMs that stand alone."""
+    return listed(dict.fromkeys(claim.scope or claim.vm for claim in item.maintenance.claims))
