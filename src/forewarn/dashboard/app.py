@@ -60,6 +60,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+_FIELDS_MAX = 100
 _FOR_EVER = "public, max-age=31536000, immutable"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -281,11 +282,13 @@ async def _form(request: Request) -> dict[str, str]:
     Raises:
         InvalidRequest: It is not what forms send.
     """
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+    body = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if body and kind != "application/x-www-form-urlencoded":
         msg = "a form is expected (application/x-www-form-urlencoded)"
         raise InvalidRequest(msg)
     try:
-        pairs = parse_qsl((await request.body()).decode(), keep_blank_values=True, max_num_fields=100)
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
     except ValueError:
         msg = "this form cannot be read"
         raise InvalidRequest(msg) from None

@@ -1,0 +1,394 @@
+"""The dashboard over HTTP: logging in, pages, what buttons do, and what is refused."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from forewarn.dashboard.app import PAGES
+from tests.support.service import Running, Vm, running
+from tests.support.wire import approval, get, post
+
+HTML = "text/html; charset=utf-8"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("dashboard")) as made:
+        yield made
+
+
+class Browser(httpx.Client):
+    """What a browser does: keeps cookies, follows redirects, says where a form comes from."""
+
+    def __init__(self, service: Running) -> None:
+        self.origin = service.service.control_url
+        super().__init__(base_url=self.origin, follow_redirects=True, trust_env=False, timeout=20)
+
+    def send_form(self, path: str, **fields: str) -> httpx.Response:
+        return self.post(path, data=fields, headers={"origin": self.origin, "sec-fetch-site": "same-origin"})
+
+
+@pytest.fixture
+def stranger(service: Running) -> Iterator[Browser]:
+    with Browser(service) as made:
+        yield made
+
+
+@pytest.fixture
+def browser(service: Running, stranger: Browser) -> Browser:
+    """One that has logged in."""
+    answer = stranger.send_form("/login", token=service.service.tokens.operator, next="/")
+    assert answer.status_code == 200, answer.text
+    return stranger
+
+
+def seen(vm: Vm, service: Running) -> Vm:
+    """A VM that asks, and is told of events from then on."""
+    service.enable(vm)
+    return vm
+
+
+def schedule(service: Running, vm: Vm, **more: object) -> dict[str, object]:
+    with service.operator() as api:
+        answer = api.post("/v1/maintenance", json={"vms": [vm.name], "type": "Reboot", **more})
+        assert answer.status_code == 201, answer.text
+        made: dict[str, object] = answer.json()["items"][0]
+        return made
+
+
+def text_of(answer: httpx.Response) -> str:
+    """The words of a page."""
+    assert answer.headers["content-type"] == HTML, answer.text
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.text)))
+
+
+# Logging in
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if "{" not in path])
+def test_whoever_has_not_logged_in_is_asked_to_and_goes_on_from_there(stranger: Browser, path: str) -> None:
+    answer = stranger.get(path, params={"q": "a b"})
+    assert answer.url.path == "/login"
+    target = path + "?q=a+b"
+    assert f'name="next" value="{html.escape(target)}"' in answer.text
+
+
+def test_what_is_live_ends_with_the_session(stranger: Browser) -> None:
+    assert stranger.get("/live/").status_code == 401
+
+
+def test_a_wrong_token_is_told_and_begins_no_session(stranger: Browser) -> None:
+    answer = stranger.send_form("/login", token="wrong", next="/")
+    assert answer.status_code == 401
+    assert "not known here" in text_of(answer)
+    assert not stranger.cookies
+
+
+def test_the_cookie_is_for_no_script_and_no_other_site(service: Running, stranger: Browser) -> None:
+    token = service.service.tokens.operator
+    headers = {"origin": stranger.origin}
+    answer = stranger.post("/login", data={"token": token}, headers=headers, follow_redirects=False)
+    assert answer.status_code == 303
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert token not in cookie
+
+
+def test_whoever_logs_out_has_no_session_any_more(browser: Browser) -> None:
+    cookies = dict(browser.cookies)
+    assert browser.send_form("/logout").url.path == "/login"
+    browser.cookies.update(cookies)
+    assert browser.get("/").url.path == "/login"
+
+
+@pytest.mark.parametrize("target", ["//evil.example/", "https://evil.example/", "/\\evil.example", "", "javascript:x"])
+def test_after_the_log_in_nobody_is_sent_elsewhere(service: Running, stranger: Browser, target: str) -> None:
+    answer = stranger.send_form("/login", token=service.service.tokens.operator, next=target)
+    assert str(answer.url) == f"{stranger.origin}/"
+
+
+def test_the_cookie_opens_no_route_of_the_api(browser: Browser) -> None:
+    """So nothing can be forged there: a page of another site cannot send a bearer token."""
+    assert browser.get("/v1/maintenance").status_code == 401
+
+
+# Forms from elsewhere
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "none"},
+        {"origin": "OURS", "sec-fetch-site": "cross-site"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/login", "/logout", "/schedule", "/maintenance/x/cancel", "/rollouts/x/pause"])
+def test_a_form_of_another_site_does_nothing(browser: Browser, path: str, headers: dict[str, str]) -> None:
+    sent = {name: browser.origin if value == "OURS" else value for name, value in headers.items()}
+    answer = browser.post(path, data={"step": "send"}, headers=sent)
+    assert answer.status_code == 403
+    assert "not sent from a page of this service" in text_of(answer)
+
+
+def test_a_name_that_is_not_of_this_machine_is_not_answered_on_loopback(browser: Browser) -> None:
+    """A hostile page may let its name lead to 127.0.0.1."""
+    port = urlsplit(browser.origin).port
+    assert browser.get("/", headers={"host": f"evil.example:{port}"}).status_code == 403
+    assert browser.get("/", headers={"host": f"localhost:{port}"}).url.path == "/"
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"&".join(b"a=%d" % n for n in range(101))])
+def test_what_no_form_sends_is_refused(browser: Browser, body: bytes) -> None:
+    headers = {"origin": browser.origin, "content-type": "application/x-www-form-urlencoded"}
+    assert browser.post("/schedule", content=body, headers=headers).status_code == 400
+
+
+def test_a_body_that_is_no_form_is_refused(browser: Browser) -> None:
+    answer = browser.post("/schedule", content=b"{}", headers={"origin": browser.origin, "content-type": "text/plain"})
+    assert answer.status_code == 400
+
+
+# Pages
+
+
+def test_every_answer_has_the_headers_that_keep_others_out(browser: Browser) -> None:
+    for answer in (browser.get("/"), browser.get("/vms/none"), browser.get("/login")):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+
+
+def test_every_file_that_a_page_loads_is_ours_and_may_be_kept(browser: Browser) -> None:
+    page = browser.get("/").text
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', page)
+    files = [path for path in loaded if path.startswith("/static/")]
+    assert len(files) >= 6
+    assert not [path for path in loaded if not path.startswith(("/", "#"))]
+    for path in files:
+        answer = browser.get(path)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+
+
+@pytest.mark.parametrize("name", ["x/none.js", "x/..%2f..%2fapp.py", "x/VENDORED.md", "x/.css"])
+def test_no_other_file_is_given_away(browser: Browser, name: str) -> None:
+    assert browser.get(f"/static/{name}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/vms/none", "/hosts/none", "/hosts/%00", "/scopes/none", "/maintenance/none", "/rollouts/none"]
+)
+def test_what_does_not_exist_is_told_kindly(browser: Browser, path: str) -> None:
+    answer = browser.get(path)
+    assert answer.status_code == 404
+    assert "does not exist" in text_of(answer)
+
+
+def test_an_unknown_path_of_the_api_is_answered_as_the_api_does(browser: Browser) -> None:
+    answer = browser.get("/v1/none")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/json"
+
+
+def test_the_overview_says_which_tenant_holds_it_up_and_what_happens_next(service: Running, browser: Browser) -> None:
+    one, other = seen(service.vm(), service), seen(service.vm(), service)
+    with service.operator() as api:
+        body = {"vms": [one.name, other.name], "type": "Reboot", "duration_s": 60}
+        made = api.post("/v1/maintenance", json=body).json()["items"][0]
+        mine = next(event["id"] for event in made["events"] if event["scope"] == one.name)
+    with service.wire(one) as wire:
+        assert wire.ask(post(approval(mine))).status == 200
+    page = text_of(browser.get("/", params={"q": other.name}))
+    assert f"It starts as soon as {other.name} approves, at the latest" in page
+    assert "1 of 2" in page
+    own = text_of(browser.get(f"/maintenance/{made['id']}"))
+    assert f"It starts as soon as {other.name} approves, at the latest" in own
+    assert f"by vm:{one.name} from {one.address}, api-version" in own
+
+
+def test_the_timeline_has_what_the_table_has(service: Running, browser: Browser) -> None:
+    vm = seen(service.vm(), service)
+    made = schedule(service, vm)
+    for by, row in (("scope", vm.name), ("host", f"host-{vm.name}")):
+        page = browser.get("/", params={"by": by, "q": vm.name}).text
+        found = re.search(r'id="timeline-data">(.*?)</script>', page)
+        assert found is not None
+        data = json.loads(found[1])
+        assert [each["id"] for each in data["rows"]] == [row]
+        assert {bar["href"] for bar in data["bars"]} == {f"/maintenance/{made['id']}"}
+
+
+def test_a_vm_shows_what_it_sees_in_each_version_and_what_it_asked(service: Running, browser: Browser) -> None:
+    vm = seen(service.vm(), service)
+    schedule(service, vm)
+    with service.wire(vm) as wire:
+        body = wire.ask(get()).body
+    answer = browser.get(f"/vms/{vm.name}")
+    page = text_of(answer)
+    for version in service.service.feed.versions:
+        assert f"<summary>{version.name}</summary>" in answer.text
+    shown = re.search(r'id="document-2020-07-01">.*?<pre[^>]*>(.*?)</pre>', answer.text, re.DOTALL)
+    assert shown is not None
+    assert json.loads(html.unescape(shown[1])) == json.loads(body)
+    assert "GET /metadata/scheduledevents" in page
+    assert vm.address in page
+
+
+@pytest.mark.parametrize("wanted", ["vm-39", "VM-39", "host-vm-39", "web"])
+def test_a_part_of_a_name_finds_it(browser: Browser, wanted: str) -> None:
+    assert wanted.lower() in text_of(browser.get("/search", params={"q": wanted})).lower()
+
+
+def test_lists_are_paged(browser: Browser) -> None:
+    for path in ("/vms", "/hosts"):
+        names: list[str] = []
+        at = path
+        while at:
+            page = browser.get(at).text
+            names += re.findall(rf'<td data-label="\w+"><a href="{path}/([^"]+)"', page)
+            following = re.search(r'href="([^"]+)">next', page)
+            at = html.unescape(following[1]) if following else ""
+        assert len(names) == len(set(names)) == 433
+        assert names == sorted(names)
+
+
+def test_names_are_text_wherever_they_stand(tmp_path: Path) -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    with running(tmp_path) as made, Browser(made) as browser:
+        browser.send_form("/login", token=made.service.tokens.operator, next="/")
+        it = schedule(made, seen(made.vm(), made), description=hostile)
+        page = browser.get(f"/maintenance/{it['id']}").text
+        assert hostile not in page
+        assert html.escape(hostile) in page
+
+
+# Live
+
+
+def test_a_page_follows_what_happens_without_being_asked_again(service: Running, browser: Browser) -> None:
+    vm = seen(service.vm(), service)
+    made = schedule(service, vm)
+    with browser.stream("GET", f"/live/maintenance/{made['id']}") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        first = _event(lines)
+        assert f"It starts as soon as {vm.name} approves" in first
+        assert "<html" not in first
+        with service.operator() as api:
+            assert api.post(f"/v1/maintenance/{made['id']}/cancel", json={"reason": "not now"}).status_code == 200
+        second = _event(lines)
+        assert "It was taken back, and does not happen" in second
+        assert "not now" in second
+
+
+def _event(lines: Iterator[str]) -> str:
+    """The data of the next event."""
+    found = []
+    for line in lines:
+        if line.startswith("data: "):
+            found.append(line.removeprefix("data: "))
+        elif not line and found:
+            return "\n".join(found)
+    raise AssertionError("the stream ended")  # noqa: EM101, TRY003 - said to whoever reads the test
+
+
+# Buttons
+
+
+def test_cancel_start_complete_and_approve_do_what_they_say(service: Running, browser: Browser) -> None:
+    canceled, started = (schedule(service, seen(service.vm(), service)) for _ in range(2))
+    approved = schedule(service, seen(service.vm(), service))
+    assert "not needed" in text_of(browser.send_form(f"/maintenance/{canceled['id']}/cancel", reason="not needed"))
+    refused = browser.send_form(f"/maintenance/{started['id']}/start", reason=" ")
+    assert refused.status_code == 400
+    assert "say why" in text_of(refused)
+    assert "now or never" in text_of(browser.send_form(f"/maintenance/{started['id']}/start", reason="now or never"))
+    event = approved["events"][0]["id"]  # type: ignore[index] # a list of events
+    page = text_of(browser.send_form(f"/maintenance/{approved['id']}/approve/{event}"))
+    assert "by operator:local" in page
+    with service.operator() as api:
+        states = {each["id"]: each["state"] for each in api.get("/v1/maintenance").json()["items"]}
+    assert states[canceled["id"]] == "canceled"
+    assert states[started["id"]] in {"started", "completed"}
+    assert states[approved["id"]] in {"started", "completed"}
+
+
+def test_a_button_that_comes_too_late_says_so(service: Running, browser: Browser) -> None:
+    made = schedule(service, seen(service.vm(), service))
+    assert browser.send_form(f"/maintenance/{made['id']}/cancel").status_code == 200
+    again = browser.send_form(f"/maintenance/{made['id']}/cancel")
+    assert again.status_code == 409
+    assert "only a queued or scheduled one can be canceled" in text_of(again)
+    assert browser.send_form(f"/maintenance/{made['id']}/explode").status_code == 404
+
+
+# Scheduling
+
+
+def test_the_form_shows_what_would_be_announced_and_announces_nothing(service: Running, browser: Browser) -> None:
+    vm = seen(service.vm(), service)
+    page = text_of(browser.send_form("/schedule", step="look", vms=vm.name, type="Reboot", duration="60s"))
+    assert "This would be announced" in page
+    assert f"{vm.name} is told of {vm.name}" in page
+    with service.operator() as api:
+        assert vm.name not in api.get("/v1/maintenance").text
+        before = api.get("/v1/ledger", params={"newest": True, "limit": 1}).json()["items"][0]["sequence"]
+        browser.send_form("/schedule", step="look", vms=vm.name, type="Freeze")
+        after = api.get("/v1/ledger", params={"newest": True, "limit": 1}).json()["items"][0]["sequence"]
+    assert before == after
+
+
+def test_a_form_that_is_sent_twice_makes_one_maintenance(service: Running, browser: Browser) -> None:
+    vm = seen(service.vm(), service)
+    form = {"step": "send", "vms": vm.name, "type": "Reboot", "key": "once", "notice": "20m", "description": "New disk"}
+    first, second = browser.send_form("/schedule", **form), browser.send_form("/schedule", **form)
+    assert first.url == second.url
+    assert "New disk" in text_of(second)
+    with service.operator() as api:
+        made = [each for each in api.get("/v1/maintenance").json()["items"] if each["vms"] == [vm.name]]
+    assert [each["notice_s"] for each in made] == [1200.0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"hosts": "none"}, "host 'none' does not exist"),
+        ({}, "name hosts or VMs"),
+        ({"hosts": "host-vm-1", "vms": "vm-1"}, "name hosts or VMs, and not both"),
+        ({"vms": "vm-1", "notice": "1s"}, "a Reboot needs at least 15m"),
+        ({"vms": "vm-1", "notice": "soon"}, "notice: 'soon' is not a span of time"),
+        ({"vms": "vm-1", "duration": "-5"}, "duration_s"),
+        ({"vms": "vm-1", "not_before": "tomorrow"}, "not_before"),
+        ({"vms": "vm-1", "force": "on"}, "to force it, give a reason"),
+        ({"vms": "vm-1", "type": "Explode"}, "type"),
+        ({"vms": "vm-1", "description": "x" * 1001}, "description"),
+        ({"vms": " ".join(f"v{n}" for n in range(10_001))}, "the limit is 10000"),
+        ({"vms": "<script>alert(1)</script>"}, "does not exist"),
+    ],
+)
+def test_a_form_with_bad_input_says_what_is_wrong_and_loses_nothing(
+    browser: Browser, fields: dict[str, str], words: str
+) -> None:
+    sent = {"type": "Reboot", "description": "keep me"} | fields
+    answer = browser.send_form("/schedule", step="send", **sent)
+    assert 400 <= answer.status_code < 500
+    assert words in text_of(answer)
+    assert html.escape(sent["description"]) in answer.text
+    assert "<script>alert" not in answer.text

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from forewarn.core.model import Maintenance, MaintenanceState
+from forewarn.core.outlook import LATE_AFTER, UNSEEN_AFTER, Missing, Next, Outlook, Trouble, outlook
+from forewarn.core.progress import Failure, Retry, advance
+from forewarn.core.request import Request
+from tests.support.world import NOW, World, minutes
+from tests.unit.core.builders import availability_set, vm
+
+WEB_0 = vm("web-0", scope="web", fault_domain=0)
+WEB_1 = vm("web-1", host="host-2", scope="web", fault_domain=1)
+DB = vm("db")
+SECOND = timedelta(seconds=1)
+
+
+def world() -> World:
+    made = World(WEB_0, WEB_1, DB, scopes=(availability_set(),))
+    made.now += minutes(60)  # enabled long ago
+    return made
+
+
+def look(made: World, it: Maintenance, asked: dict[str, datetime] | None = None) -> Outlook:
+    """What is said of it, when everybody asked just now but for those in `asked`."""
+    current = made.maintenances[it.id]
+    events = [event for event in made.events.values() if event.maintenance_id == it.id]
+    neighbours = [m for m in made.maintenances.values() if m.is_active and m.id != it.id]
+    return outlook(current, events, neighbours, lambda key: (asked or {}).get(key, made.now), made.now)
+
+
+def reboot(made: World, **more: object) -> Maintenance:
+    return made.plan_one(Request(cause="host-maintenance", hosts=("host-1",), **more))  # type: ignore[arg-type] # of any field
+
+
+def test_it_names_every_tenant_that_has_not_approved_and_when_it_starts_at_the_latest() -> None:
+    made = world()
+    it = reboot(made)
+    found = look(made, it)
+    assert found.next is Next.STARTED
+    assert found.at == it.not_before
+    assert [(vote.audience, vote.why) for vote in found.votes] == [
+        ("vm:db", Missing.NOT_APPROVED),
+        ("scope:web", Missing.NOT_APPROVED),
+    ]
+    assert found.troubles == (Trouble.UNAPPROVED,)
+
+
+def test_who_has_approved_is_waited_for_no_more() -> None:
+    made = world()
+    it = reboot(made)
+    mine = next(event for event in made.events.values() if event.audience == "vm:db")
+    made.approve("db", mine.id)
+    assert [vote.audience for vote in look(made, it).votes] == ["scope:web"]
+
+
+@pytest.mark.parametrize(
+    ("asked_before_s", "passed", "why"),
+    [
+        (-1, UNSEEN_AFTER + SECOND, Missing.NOT_APPROVED),
+        (1, UNSEEN_AFTER, Missing.NOT_APPROVED),
+        (1, UNSEEN_AFTER + SECOND, Missing.NEVER_SEEN),
+        (3600, UNSEEN_AFTER + SECOND, Missing.NEVER_SEEN),
+    ],
+)
+def test_who_has_not_asked_since_it_was_announced_cannot_know(
+    asked_before_s: float, passed: timedelta, why: Missing
+) -> None:
+    made = world()
+    it = reboot(made)
+    asked = {"vm:db": it.created_at - timedelta(seconds=asked_before_s)}
+    made.now += passed
+    found = look(made, it, asked)
+    assert {vote.audience: vote.why for vote in found.votes}["vm:db"] is why
+    assert (Trouble.UNSEEN in found.troubles) == (why is Missing.NEVER_SEEN)
+
+
+def test_who_never_asked_at_all_has_not_seen_it() -> None:
+    made = world()
+    it = reboot(made)
+    made.now += UNSEEN_AFTER + SECOND
+    events = [event for event in made.events.values() if event.maintenance_id == it.id]
+    found = outlook(made.maintenances[it.id], events, [], lambda _key: None, made.now)
+    assert {vote.why for vote in found.votes} == {Missing.NEVER_SEEN}
+    assert found.troubles == (Trouble.UNSEEN, Trouble.UNAPPROVED)
+
+
+def test_one_that_waits_its_turn_says_behind_whom() -> None:
+    made = world()
+    first = reboot(made)
+    second = made.plan_one(Request(cause="host-maintenance", hosts=("host-2",)))
+    assert second.state is MaintenanceState.QUEUED
+    assert look(made, second) == Outlook(next=Next.ANNOUNCED, behind=(first.id,))
+
+
+def test_what_goes_on_at_a_vm_holds_the_next_one_there() -> None:
+    made = world()
+    first = made.plan_one(Request(cause="user-restart", vms=("db",)))
+    second = made.plan_one(Request(cause="user-redeploy", vms=("db",)))
+    made.force_start(first)
+    assert look(made, second).behind == (first.id,)
+
+
+def test_one_whose_time_has_come_and_that_has_not_started_is_late() -> None:
+    made = world()
+    it = reboot(made)
+    assert it.not_before is not None
+    made.now = it.not_before + LATE_AFTER
+    assert Trouble.LATE not in look(made, it).troubles
+    made.now += SECOND
+    assert look(made, it).troubles[0] is Trouble.LATE
+
+
+@pytest.mark.parametrize(("duration_s", "expected"), [(60, 60), (0, 0), (-1, None)])
+def test_one_under_way_is_expected_to_end_after_what_was_announced(duration_s: int, expected: int | None) -> None:
+    made = world()
+    it = made.force_start(reboot(made, duration_s=duration_s))
+    found = look(made, it)
+    assert found.next is Next.OVER
+    assert found.at == (None if expected is None else made.now + timedelta(seconds=expected))
+    assert found.votes == ()
+    made.now += timedelta(seconds=expected or 0) + LATE_AFTER + SECOND
+    assert (Trouble.OVERRUN in look(made, it).troubles) == (expected is not None)
+
+
+def test_the_announced_duration_counts_from_the_impact() -> None:
+    made = world()
+    it = made.force_start(reboot(made, duration_s=60))
+    made.now += minutes(5)
+    made.impact(it)
+    assert look(made, it).at == made.now + minutes(1)
+
+
+def test_an_actuator_that_has_failed_is_told() -> None:
+    made = world()
+    it = made.force_start(reboot(made))
+    draft = made.draft()
+    advance(draft, made.maintenances[it.id], Failure(reason="no answer"), Retry())
+    made.commit(draft)
+    assert look(made, it).troubles == (Trouble.FAILING,)
+
+
+@pytest.mark.parametrize("state", [MaintenanceState.COMPLETED, MaintenanceState.CANCELED, MaintenanceState.FAILED])
+def test_of_what_is_over_nothing_more_is_expected(state: MaintenanceState) -> None:
+    made = world()
+    it = replace(reboot(made), state=state, started_at=NOW, ended_at=NOW)
+    found = outlook(it, [], [], lambda _key: None, NOW)
+    assert found.next is Next.NOTHING
+    assert found.at is None
+    assert found.troubles == ((Trouble.FAILED,) if state is MaintenanceState.FAILED else ())
+
+
+def test_a_maintenance_that_had_to_queue_was_announced_when_its_turn_came() -> None:
+    made = world()
+    first = reboot(made)
+    second = made.plan_one(Request(cause="host-maintenance", hosts=("host-2",)))
+    asked = {"scope:web": made.now + minutes(1)}  # after it was asked for, and before it was announced
+    made.now += minutes(2)
+    made.force_start(first)
+    made.complete(first)
+    assert made.maintenances[second.id].state is MaintenanceState.SCHEDULED
+    made.now += UNSEEN_AFTER + SECOND
+    assert look(made, second, asked).troubles == (Trouble.UNSEEN, Trouble.UNAPPROVED)

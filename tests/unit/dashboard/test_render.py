@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from forewarn.dashboard.render import STATIC, _data, moment, render, span, static_path
+from tests.support.documents import ROOT
+
+AT = datetime(2026, 11, 21, 10, 5, 7, 999_999, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [
+        (None, ""),
+        (0, "0 s"),
+        (0.25, "0.2 s"),
+        (9.96, "10.0 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (61, "1 min 1 s"),
+        (3600, "1 h"),
+        (3601, "1 h 1 s"),
+        (timedelta(days=2, hours=3, minutes=4), "2 d 3 h"),
+        (-90, "-1 min 30 s"),
+    ],
+)
+def test_spans_are_told_in_their_two_largest_units(length: timedelta | float | None, expected: str) -> None:
+    assert span(length) == expected
+
+
+def test_moments_are_told_to_the_second_in_utc() -> None:
+    assert moment(AT) == "2026-11-21 10:05:07 UTC"
+    assert moment(None) == ""
+
+
+def test_data_cannot_end_its_element() -> None:
+    hostile = {"name": "</script><script>alert(1)</script>&<!--"}
+    text = str(_data(hostile))
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == hostile
+
+
+def test_what_is_said_is_never_markup() -> None:
+    class _Error:
+        message = "<b>bold</b>"
+
+    values = {"title": "x", "error": _Error(), "status": 404}
+    assert b"&lt;b&gt;bold&lt;/b&gt;" in render("error.html", values, is_whole=False)
+
+
+def test_the_address_of_a_file_changes_with_its_content() -> None:
+    path = static_path("forewarn.css")
+    assert path.endswith("/forewarn.css")
+    assert path != static_path("forewarn.js")
+
+
+def test_every_vendored_file_is_told_of() -> None:
+    told = (STATIC / "VENDORED.md").read_text()
+    names = {file.name for file in STATIC.iterdir()}
+    for name in names:
+        assert (".min." in name) == (f"`{name}`" in told), name
+
+
+def test_no_page_has_a_script_or_a_style_in_its_markup() -> None:
+    """The Content-Security-Policy would keep it from working."""
+    for template in (ROOT / "src/forewarn/dashboard/templates").iterdir():
+        text = template.read_text()
+        assert " style=" not in text
+        assert " onclick" not in text
+        assert "javascript:" not in text
+        for piece in text.split("<script")[1:]:
+            assert piece.startswith((' src="', ' type="application/json"')), template.name
