@@ -470,3 +470,11 @@ def test_serve_takes_settings_by_flag_and_by_name(alone: Cli) -> None:
         alone.json("maintenance", "schedule", "--vm", "vm-1", "--type", "Freeze")
         alone.run("clock", "advance", "30d")
         assert [m["state"] for m in alone.json("maintenance", "list")] == ["started"], "completion is by hand here"
+
+
+def test_a_dry_run_shows_what_would_be_announced_and_announces_nothing(cli: Cli) -> None:
+    _end_everything(cli)
+    done = cli.run("maintenance", "schedule", "--vm", "WestNO_0", "--type", "freeze", "--dry-run")
+    assert "nothing is announced" in done.stderr
+    assert "WestNO_0" in done.stdout
+    assert cli.json("maintenance", "list", "--active") == []

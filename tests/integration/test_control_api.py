@@ -247,3 +247,30 @@ def test_advancing_the_clock_under_one_key_moves_it_once(tmp_path: Path) -> None
         assert api.post("/v1/clock/advance", json={"by_s": 900}, headers=headers).json() == first
         error(api.post("/v1/clock/advance", json={"by_s": 901}, headers=headers), 422, "idempotency_mismatch")
         assert api.post("/v1/clock/advance", json={"by_s": 900}).json() != first
+
+
+# What would be
+
+
+def test_what_would_be_announced_is_told_and_nothing_is_done(service: Running) -> None:
+    vm = service.vm()
+    service.enable(vm)
+    with service.operator() as api:
+        before = api.get("/v1/ledger", params={"newest": True, "limit": 1}).json()
+        planned = api.post("/v1/maintenance/plan", json=freeze(vm, duration_s=9))
+        assert planned.status_code == 200, planned.text
+        (item,) = planned.json()["items"]
+        assert item["state"] == "scheduled"
+        assert [event["resources"] for event in item["events"]] == [[vm.name]]
+        assert api.get("/v1/ledger", params={"newest": True, "limit": 1}).json() == before
+        error(api.get(f"/v1/maintenance/{item['id']}"), 404, "not_found")
+        made = api.post("/v1/maintenance", json=freeze(vm, duration_s=9)).json()["items"][0]
+        assert (made["type"], made["duration_s"], made["notice_s"]) == (item["type"], 9, item["notice_s"])
+
+
+def test_what_would_be_refused_is_refused_when_it_is_only_asked(service: Running) -> None:
+    vm = service.vm()
+    service.enable(vm)
+    with service.operator() as api:
+        error(api.post("/v1/maintenance/plan", json=freeze(vm, notice_s=1)), 409, "below_minimum_notice")
+        error(api.post("/v1/maintenance/plan", json={"hosts": ["none"], "type": "Freeze"}), 404, "not_found")

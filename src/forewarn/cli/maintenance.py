@@ -64,6 +64,7 @@ def _add_schedule(noun: typer.Typer) -> None:
         "forewarn maintenance schedule --vm WestNO_0,WestNO_1 --type Reboot --notice 30m",
         "forewarn maintenance schedule --host host-1 --cause host-maintenance --not-before 2030-01-31T12:00:00Z",
         'forewarn maintenance schedule --vm db --type Freeze --notice 1m --force --reason "urgent repair"',
+        "forewarn maintenance schedule --host host-1 --type Reboot --dry-run",
     )
     def schedule(
         connection: Connection,
@@ -129,6 +130,9 @@ def _add_schedule(noun: typer.Typer) -> None:
         ] = None,
         force: Force = False,
         reason: Reason = None,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Show what would be announced to whom, and announce nothing.")
+        ] = False,
     ) -> None:
         """Announce maintenance of hosts or VMs.
 
@@ -149,7 +153,13 @@ def _add_schedule(noun: typer.Typer) -> None:
             "duration_s": as_duration_s(duration, "--duration"),
         }
         body |= forced(force=force, reason=reason)
-        made = connection.change("POST", "/v1/maintenance", {k: v for k, v in body.items() if v is not None})
+        content = {k: v for k, v in body.items() if v is not None}
+        if dry_run:
+            planned = connection.change("POST", "/v1/maintenance/plan", content)
+            output.notice("nothing is announced; this would be:")
+            show_made(output, connection, planned["items"])
+            return
+        made = connection.change("POST", "/v1/maintenance", content)
         show_made(output, connection, made["items"])
 
 

@@ -29,12 +29,25 @@ async def schedule(
     VMs that must not be hit together get a maintenance each: one for each fault domain of a scope, the later ones
     queued.
     """
-    if len(body.hosts) + len(body.vms) > context.request_vms_max:
-        count = len(body.hosts) + len(body.vms)
-        msg = f"{count} hosts and VMs are named: the limit is {context.request_vms_max} (request_vms_max)"
-        raise LimitExceeded(msg)
+    _check_size(context, body)
     made = await context.engine.schedule(body.to_request(), actor=actor, key=key)
     return PageOut(items=await show_all(context, made))
+
+
+@router.post("/plan")
+async def plan(context: ContextOf, actor: Actor, body: MaintenanceIn) -> PageOut[MaintenanceOut]:
+    """What scheduling this would make now, and whom it would tell; nothing is done, and the ids mean nothing."""
+    _check_size(context, body)
+    found = await context.engine.rehearse(body.to_request(), actor=actor)
+    return PageOut(items=[MaintenanceOut.of(maintenance, list(events)) for maintenance, events in found])
+
+
+def _check_size(context: Context, body: MaintenanceIn) -> None:
+    """Raises LimitExceeded when it names too much."""
+    count = len(body.hosts) + len(body.vms)
+    if count > context.request_vms_max:
+        msg = f"{count} hosts and VMs are named: the limit is {context.request_vms_max} (request_vms_max)"
+        raise LimitExceeded(msg)
 
 
 @router.get("")
