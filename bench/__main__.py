@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from bench import (
     agent,
     commits,
+    dashboards,
     due,
     failover,
     get,
@@ -46,6 +47,7 @@ _PARTS = {
     "commits": commits.measure,
     "failover": failover.measure,
     "million": million.measure,
+    "dashboards": dashboards.measure,
 }
 _QUIET_LOAD = 0.5
 

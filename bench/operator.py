@@ -15,10 +15,15 @@ class Operator:
     """Changes the document through the control API, over one connection."""
 
     def __init__(self, url: str, folder: Path) -> None:
+        self._url, self._folder = url, folder
         token = (folder / "operator.token").read_text(encoding="utf-8").strip()
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         address = urlsplit(url)
         self._connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
+
+    def again(self) -> Operator:
+        """The same with a connection of its own, for another thread."""
+        return Operator(self._url, self._folder)
 
     def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
         """One change."""

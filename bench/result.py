@@ -35,6 +35,9 @@ class Effort:
         crashes: Times that the replica that carries out is killed.
         fleet_hosts: Hosts of the largest inventory, with fifty VMs each.
         fleet_watches: Watches of them.
+        shown: Active maintenances that the dashboard shows.
+        opened: Times that each of its pages is opened.
+        dashboards: Browsers that look at it at once.
     """
 
     rounds: int = 5
@@ -56,6 +59,9 @@ class Effort:
     crashes: int = 6
     fleet_hosts: int = 20_000
     fleet_watches: int = 2000
+    shown: int = 1000
+    opened: int = 200
+    dashboards: int = 1000
 
 
 QUICK = Effort(
@@ -78,6 +84,9 @@ QUICK = Effort(
     crashes=2,
     fleet_hosts=200,
     fleet_watches=100,
+    shown=100,
+    opened=20,
+    dashboards=50,
 )
 """Enough to see that everything works."""
 
