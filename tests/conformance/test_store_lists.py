@@ -12,6 +12,7 @@ from forewarn.core.model import (
     EntryKind,
     MaintenanceState,
 )
+from forewarn.core.selection import Selection
 from forewarn.store import SqlStore
 from forewarn.store.contract import Outcome
 from tests.support.databases import save
@@ -62,7 +63,10 @@ def test_ledger_entries_come_oldest_first_and_page_by_page(store: SqlStore) -> N
         assert [e.reason for e in second.items] == ["4", "5", "6", "7"]
         assert second.next is None
         assert [e.reason for e in reader.entries(newest=True, limit=2).items] == ["6", "7"]
-        assert [e.reason for e in reader.entries(maintenance_id="a", after=1, limit=2).items] == ["3", "5"]
+        assert [e.reason for e in reader.entries(selection=Selection(maintenance_id="a"), after=1, limit=2).items] == [
+            "3",
+            "5",
+        ]
         assert reader.entries(after=7).items == []
 
 

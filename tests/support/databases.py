@@ -63,6 +63,7 @@ class Database:
             connection.exec_driver_sql("ALTER TABLE vm ADD COLUMN to_come VARCHAR")
             connection.exec_driver_sql("CREATE TABLE to_come (x INTEGER)")
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9998'")
+            connection.execute(sa.text("DELETE FROM meta WHERE key = :key"), {"key": COMPATIBLE_SINCE})
             if compatible_since is not None:
                 query = sa.text("INSERT INTO meta (key, value) VALUES (:key, :value)")
                 connection.execute(query, {"key": COMPATIBLE_SINCE, "value": compatible_since})

@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from forewarn.control.context import Actor, Context, ContextOf
 from forewarn.control.maintenance import number
+from forewarn.core.selection import Selection
 from forewarn.store.contract import Reader
 from forewarn.wire.control import EntryOut, PageOut
 
@@ -36,7 +37,8 @@ async def list_entries(
     start = number(after) or 0
 
     def read(reader: Reader) -> PageOut[EntryOut]:
-        page = reader.entries(after=start, limit=size, maintenance_id=maintenance, newest=newest)
+        selection = Selection(maintenance_id=maintenance)
+        page = reader.entries(after=start, limit=size, newest=newest, selection=selection)
         return PageOut(items=[EntryOut.of(e) for e in page.items], next=None if page.next is None else str(page.next))
 
     return await context.engine.read(read)

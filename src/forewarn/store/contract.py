@@ -24,6 +24,7 @@ from forewarn.core.model import (
     Scope,
     VirtualMachine,
 )
+from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.store.lease import Lease
 
 __all__ = [
@@ -65,8 +66,10 @@ class Page(Generic[T]):
     """A part of a list.
 
     Attributes:
-        items: At most as many as were asked for.
-        next: What to pass as ``after`` for the following part; None at the end.
+        items: At most as many as were asked for. There may be fewer, or none, although more follows: a page of a
+            selection ends where enough was looked at.
+        next: What to pass as ``after`` (as ``before``, where the newest come first) for the following part; None at the
+            end.
     """
 
     items: list[T]
@@ -134,9 +137,21 @@ class Reader(Protocol):
         ...
 
     def maintenances(
-        self, *, states: Sequence[MaintenanceState] = (), before: int | None = None, limit: int = 100
+        self,
+        *,
+        states: Sequence[MaintenanceState] = (),
+        before: int | None = None,
+        limit: int = 100,
+        selection: Selection = EVERYTHING,
     ) -> Page[Maintenance]:
-        """Maintenances, newest first, older than sequence `before`."""
+        """Maintenances, newest first, older than sequence `before`.
+
+        Args:
+            states: Short for a selection of these states, if that names none.
+            before: None: from the newest on.
+            limit: Most in one page.
+            selection: Which.
+        """
         ...
 
     def maintenance(self, maintenance_id: str) -> Maintenance | None:
@@ -148,9 +163,23 @@ class Reader(Protocol):
         ...
 
     def entries(
-        self, *, after: int = 0, limit: int = 100, maintenance_id: str | None = None, newest: bool = False
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        newest: bool = False,
+        before: int | None = None,
+        selection: Selection = EVERYTHING,
     ) -> Page[Entry]:
-        """Ledger entries with a larger sequence than `after`, oldest first; with `newest` the last ones instead."""
+        """Ledger entries, those of a page oldest first.
+
+        Args:
+            after: Only those with a larger sequence.
+            limit: Most in one page.
+            newest: The first page has the last entries; `Page.next` is `before` for those that come before them.
+            before: Only those with a smaller sequence; None: all.
+            selection: Which.
+        """
         ...
 
     def counts(self) -> Mapping[MaintenanceState, int]:

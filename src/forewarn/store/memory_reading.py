@@ -24,6 +24,7 @@ from forewarn.core.model import (
     Scope,
     VirtualMachine,
 )
+from forewarn.core.selection import EVERYTHING, Selection, takes_entry, takes_maintenance
 from forewarn.store.contract import INVENTORY, News, Outcome, Page, StoredRollout
 from forewarn.store.memory_tables import ALL, Table, Tables
 
@@ -104,15 +105,29 @@ class MemoryReader:
         return of_keys(self._tables.audiences, keys)
 
     def maintenances(
-        self, *, states: Sequence[MaintenanceState] = (), before: int | None = None, limit: int = 100
+        self,
+        *,
+        states: Sequence[MaintenanceState] = (),
+        before: int | None = None,
+        limit: int = 100,
+        selection: Selection = EVERYTHING,
     ) -> Page[Maintenance]:
         index = self._tables.by_state
+        states = selection.states or states
         groups = [index.group(state) for state in dict.fromkeys(states)]
         if not states:
             groups = [self._tables.by_sequence.group(ALL)]
         newest = merge(*(_backwards(group, before) for group in groups), reverse=True)
-        found = [self._tables.maintenances.rows[key] for _, key in islice(newest, limit + 1)]
+        all_of_them = (self._tables.maintenances.rows[key] for _, key in newest)
+        taken = (m for m in all_of_them if self._takes(selection, m))
+        found = list(islice(taken, limit + 1))
         return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else None)
+
+    def _takes(self, selection: Selection, maintenance: Maintenance) -> bool:
+        if selection == EVERYTHING:
+            return True
+        entries = (self._tables.ledger.rows[number][1] for (number,) in self._tables.entries_of.group(maintenance.id))
+        return takes_maintenance(selection, maintenance, entries)
 
     def maintenance(self, maintenance_id: str) -> Maintenance | None:
         return self._tables.maintenances.rows.get(maintenance_id)
@@ -123,20 +138,31 @@ class MemoryReader:
         return {i: events for i, events in found.items() if events}
 
     def entries(
-        self, *, after: int = 0, limit: int = 100, maintenance_id: str | None = None, newest: bool = False
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        newest: bool = False,
+        before: int | None = None,
+        selection: Selection = EVERYTHING,
     ) -> Page[Entry]:
         index = self._tables.entries_by_sequence.group(ALL)
-        if maintenance_id is not None:
-            index = self._tables.entries_of.group(maintenance_id)
+        if selection.maintenance_id is not None:
+            index = self._tables.entries_of.group(selection.maintenance_id)
         first = bisect_right(index, (after,))
-        if newest:
-            return Page(self._entries(index[max(first, len(index) - limit) :]), None)
-        found = self._entries(index[first : first + limit + 1])
-        return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else None)
+        last = len(index) if before is None else bisect_left(index, (before,))
+        places = range(first, last)
+        numbered = (index[place][0] for place in (reversed(places) if newest else places))
+        found = list(islice(self._entries(numbered, selection), limit + 1))
+        following = found[limit - 1].sequence if len(found) > limit else None
+        return Page(found[:limit][::-1] if newest else found[:limit], following)
 
-    def _entries(self, index: Sequence[tuple[int]]) -> list[Entry]:
-        rows = self._tables.ledger.rows
-        return [replace(rows[sequence][1], sequence=sequence) for (sequence,) in index]
+    def _entries(self, numbers: Iterable[int], selection: Selection) -> Iterator[Entry]:
+        rows, maintenances = self._tables.ledger.rows, self._tables.maintenances.rows
+        for number in numbers:
+            entry = rows[number][1]
+            if selection == EVERYTHING or takes_entry(selection, entry, maintenances.get(entry.maintenance_id)):
+                yield replace(entry, sequence=number)
 
     def counts(self) -> Mapping[MaintenanceState, int]:
         return {state: len(self._tables.by_state.group(state)) for state in MaintenanceState}

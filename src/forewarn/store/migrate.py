@@ -1,8 +1,9 @@
 """Bringing a database to the newest schema.
 
 Replicas are upgraded one after the other, so for a while old code works on a new schema. A migration that old code can
-live with says since which revision that is so, in the table `meta`: a column more that may be empty, a table more. One
-that it cannot live with says nothing, and old code refuses the database.
+live with says since which revision that is so, in the table `meta`: a column more that may be empty, a table more. It
+leaves what an earlier one has said there, for that still holds. One that old code cannot live with removes what is said
+there, and old code refuses the database.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["COMPATIBLE_SINCE", "HEAD", "upgrade"]
 COMPATIBLE_SINCE = "compatible_since"
 """The key in `meta` of the oldest revision whose code can live with this schema."""
 
-HEAD = "0002"
+HEAD = "0004"
 """The newest revision under `migrations/versions`; a test holds the two together."""
 
 

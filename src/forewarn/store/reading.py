@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby, islice
 from operator import attrgetter
@@ -23,9 +24,11 @@ from forewarn.core.model import (
     Scope,
     VirtualMachine,
 )
+from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.store import tables as t
 from forewarn.store.contract import INVENTORY, News, Outcome, Page, StoredRollout
 from forewarn.store.rows import from_rows
+from forewarn.store.selecting import entry_terms, maintenance_terms, reach
 
 __all__ = ["SqlReader", "in_pieces"]
 
@@ -126,15 +129,22 @@ class SqlReader:
         return {a.key: a for a in self._by_key(Audience, t.audience.c.key, keys)}
 
     def maintenances(
-        self, *, states: Sequence[MaintenanceState] = (), before: int | None = None, limit: int = 100
+        self,
+        *,
+        states: Sequence[MaintenanceState] = (),
+        before: int | None = None,
+        limit: int = 100,
+        selection: Selection = EVERYTHING,
     ) -> Page[Maintenance]:
-        query = sa.select(t.maintenance).order_by(t.maintenance.c.sequence.desc()).limit(limit + 1)
-        if states:
-            query = query.where(t.maintenance.c.state.in_(states))
-        if before is not None:
-            query = query.where(t.maintenance.c.sequence < before)
-        found = self._all(Maintenance, query)
-        return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else None)
+        if states and not selection.states:
+            selection = replace(selection, states=tuple(states))
+        within = reach(self._connection, selection, before=before)
+        if selection.has_to_look_at_maintenances:
+            within = within.shortened(selection.look_max, self.position(), is_backwards=True)
+        column = t.maintenance.c.sequence
+        query = sa.select(t.maintenance).where(*within.terms(column), *maintenance_terms(selection, self._dialect))
+        found = self._all(Maintenance, query.order_by(column.desc()).limit(limit + 1))
+        return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else within.following)
 
     def maintenance(self, maintenance_id: str) -> Maintenance | None:
         return self._maintenances_by_id([maintenance_id]).get(maintenance_id)
@@ -150,16 +160,26 @@ class SqlReader:
         return found
 
     def entries(
-        self, *, after: int = 0, limit: int = 100, maintenance_id: str | None = None, newest: bool = False
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        newest: bool = False,
+        before: int | None = None,
+        selection: Selection = EVERYTHING,
     ) -> Page[Entry]:
+        within = reach(self._connection, selection, after, before)
+        if selection.has_to_look_at_entries:
+            within = within.shortened(selection.look_max, self.position(), is_backwards=newest)
         column = t.ledger.c.sequence
-        query = sa.select(t.ledger).where(column > after).order_by(column.desc() if newest else column).limit(limit + 1)
-        if maintenance_id is not None:
-            query = query.where(t.ledger.c.maintenance_id == maintenance_id)
-        found = self._all(Entry, query)
-        if newest:
-            return Page(found[:limit][::-1], None)
-        return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else None)
+        query = sa.select(t.ledger).where(*within.terms(column), *entry_terms(selection, self._dialect))
+        found = self._all(Entry, query.order_by(column.desc() if newest else column).limit(limit + 1))
+        following = found[limit - 1].sequence if len(found) > limit else within.following
+        return Page(found[:limit][::-1] if newest else found[:limit], following)
+
+    @property
+    def _dialect(self) -> str:
+        return self._connection.dialect.name
 
     def counts(self) -> Mapping[MaintenanceState, int]:
         query = sa.select(t.maintenance.c.state, sa.func.count()).group_by(t.maintenance.c.state)

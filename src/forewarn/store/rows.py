@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-__all__ = ["from_rows", "to_row"]
+from forewarn.core.model import Claim
+
+__all__ = ["claim_rows", "from_rows", "to_row"]
 
 T = TypeVar("T")
 
@@ -29,3 +32,11 @@ def from_rows(kind: type[T], rows: sa.Result[Any]) -> list[T]:
 def to_row(value: object) -> dict[str, Any]:
     """The row that keeps a value: one of the model's."""
     return {name: getattr(value, name) for name in _names(type(value))}  # type: ignore[arg-type] # a class is hashable
+
+
+def claim_rows(maintenance_id: str, claims: Iterable[Claim], *, is_active: bool) -> list[dict[str, Any]]:
+    """The rows by which the claims of a maintenance are found."""
+    return [
+        {"maintenance_id": maintenance_id, "vm": c.vm, "scope": c.scope, "host": c.host, "is_active": is_active}
+        for c in claims
+    ]

@@ -116,7 +116,7 @@ class Pairs(sa.types.TypeDecorator[Any]):
 
 
 class Claims(sa.types.TypeDecorator[Any]):
-    """The claims of a maintenance, kept as JSON; the table `claim` is their index while it is active."""
+    """The claims of a maintenance, kept as JSON; the table `claim` is their index."""
 
     impl = sa.JSON
     cache_ok = True
@@ -156,6 +156,11 @@ metadata = sa.MetaData(
 
 def _required(name: str, kind: Any, **options: Any) -> sa.Column[Any]:  # noqa: ANN401 - whatever a column takes
     return sa.Column(name, kind, nullable=False, **options)
+
+
+def _where(name: str, column: str, *, is_true: str) -> sa.Index:
+    """An index of the rows of which something is true. SQLite takes it only for a query in the very same words."""
+    return sa.Index(name, column, sqlite_where=sa.text(f"{is_true} = 1"), postgresql_where=sa.text(is_true))
 
 
 meta = sa.Table(
@@ -249,9 +254,14 @@ claim = sa.Table(
     sa.Column("maintenance_id", sa.String, primary_key=True),
     sa.Column("vm", sa.String, primary_key=True),
     sa.Column("scope", sa.String),
+    sa.Column("host", sa.String),
+    _required("is_active", sa.Boolean, server_default=sa.true()),
     sa.Index("ix_claim_vm", "vm"),
     sa.Index("ix_claim_scope", "scope"),
-    comment="Which VMs and scopes the active maintenances hold; rows go when a maintenance ends.",
+    sa.Index("ix_claim_host", "host"),
+    _where("ix_claim_vm_active", "vm", is_true="is_active"),
+    _where("ix_claim_scope_active", "scope", is_true="is_active"),
+    comment="Which VMs, scopes and hosts a maintenance touches or has touched; while it is active, it holds them.",
 )
 
 event = sa.Table(
@@ -267,9 +277,7 @@ event = sa.Table(
     _required("is_listed", sa.Boolean),
     sa.Column("approved_at", Moment),
     sa.Column("approved_by", sa.String),
-    sa.Index(
-        "ix_event_audience_listed", "audience", sqlite_where=sa.text("is_listed"), postgresql_where=sa.text("is_listed")
-    ),
+    _where("ix_event_audience_listed", "audience", is_true="is_listed"),
 )
 
 ledger = sa.Table(
@@ -286,6 +294,10 @@ ledger = sa.Table(
     sa.Column("source_address", sa.String),
     sa.Column("api_version", sa.String),
     sa.Column("reason", sa.String),
+    sa.Index("ix_ledger_kind_sequence", "kind", "sequence"),
+    sa.Index("ix_ledger_actor_sequence", "actor", "sequence"),
+    sa.Index("ix_ledger_vm", "vm"),
+    sa.Index("ix_ledger_audience", "audience"),
 )
 
 feed = sa.Table(

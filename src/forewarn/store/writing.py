@@ -26,7 +26,7 @@ from forewarn.errors import StoreUnavailable
 from forewarn.store import tables as t
 from forewarn.store.contract import INVENTORY, Outcome, StoredRollout
 from forewarn.store.reading import SqlReader, in_pieces
-from forewarn.store.rows import to_row
+from forewarn.store.rows import claim_rows, to_row
 
 __all__ = ["SqlTransaction"]
 
@@ -127,7 +127,7 @@ class SqlTransaction(SqlReader):
         ids: set[str] = set()
         for column, names in ((t.claim.c.vm, vms), (t.claim.c.scope, scopes)):
             for piece in in_pieces(sorted(set(names))):
-                query = sa.select(t.claim.c.maintenance_id).where(column.in_(piece)).distinct()
+                query = sa.select(t.claim.c.maintenance_id).where(column.in_(piece), t.claim.c.is_active).distinct()
                 ids.update(self._connection.execute(query).scalars())
         return ids
 
@@ -200,13 +200,15 @@ class SqlTransaction(SqlReader):
             self._connection.execute(query.values({name: sa.bindparam(f"new_{name}") for name in columns}), old)
 
     def _index_claims(self, changes: Changes) -> None:
+        """They stay after the end, as the index of what has touched a VM; those that hold it are marked."""
         made = [m for m in changes.maintenances.values() if m.id in changes.created]
-        rows = [{"maintenance_id": m.id, "vm": c.vm, "scope": c.scope} for m in made if m.is_active for c in m.claims]
+        rows = [row for m in made for row in claim_rows(m.id, m.claims, is_active=m.is_active)]
         if rows:
             self._connection.execute(sa.insert(t.claim), rows)
-        ended = [m.id for m in changes.maintenances.values() if not m.is_active]
+        ended = [m.id for m in changes.maintenances.values() if not m.is_active and m.id not in changes.created]
         for piece in in_pieces(ended):
-            self._connection.execute(sa.delete(t.claim).where(t.claim.c.maintenance_id.in_(piece)))
+            query = sa.update(t.claim).where(t.claim.c.maintenance_id.in_(piece))
+            self._connection.execute(query.values(is_active=False))
 
     def touch(self, active_until: Mapping[str, datetime]) -> None:
         query = (
@@ -275,7 +277,7 @@ class SqlTransaction(SqlReader):
         old = sa.select(columns.id).where(columns.ended_at < ended_before).order_by(columns.ended_at).limit(limit)
         ids = list(self._connection.execute(old).scalars())
         for piece in in_pieces(ids):
-            for column in (t.event.c.maintenance_id, t.ledger.c.maintenance_id, columns.id):
+            for column in (t.event.c.maintenance_id, t.ledger.c.maintenance_id, t.claim.c.maintenance_id, columns.id):
                 self._connection.execute(sa.delete(column.table).where(column.in_(piece)))
         if len(ids) < limit:
             query = sa.delete(t.ledger).where(t.ledger.c.at < ended_before, t.ledger.c.maintenance_id.is_(None))

@@ -31,8 +31,10 @@ from forewarn.core.model import (
     NotificationProfile,
     Scope,
     ScopeKind,
+    Source,
     VirtualMachine,
 )
+from forewarn.core.selection import Selection
 from forewarn.errors import Conflict, ForewarnError, StoreUnavailable
 from forewarn.store import MemoryStore, SqlStore, Store
 from forewarn.store.contract import Outcome, Reader, Transaction
@@ -102,8 +104,9 @@ maintenances = st.builds(
     cause=st.just("host-maintenance"),
     type=st.sampled_from(EventType),
     impact=st.just(EventType.FREEZE),
-    source=st.just(maintenance().source),
+    source=st.sampled_from(Source),
     description=st.sampled_from(["one", "another"]),
+    force_reason=st.sampled_from([None, "One more"]),
     duration_s=st.just(9),
     state=st.sampled_from(S),
     created_at=moments,
@@ -129,9 +132,11 @@ entries = st.builds(
     Entry,
     kind=st.sampled_from(EntryKind),
     at=moments,
-    actor=st.just("forewarn"),
+    actor=st.sampled_from(["forewarn", "operator:ann"]),
     maintenance_id=st.none() | st.sampled_from(MAINTENANCES),
-    reason=st.sampled_from([None, "a", "b"]),
+    vm=st.none() | st.sampled_from(VMS),
+    audience=st.none() | st.sampled_from(KEYS),
+    reason=st.sampled_from([None, "a", "B", "\u00c4%_"]),
 )
 
 
@@ -241,6 +246,59 @@ def pages(ask: Callable[[int | None], Any]) -> Iterator[tuple[Any, Any]]:
         after = page.next
 
 
+def _follow(ask: Callable[[int | None], Any]) -> Iterator[Any]:
+    """The items of all pages. How many there are in one is not asked: a page may end early."""
+    after: int | None = None
+    while True:
+        page = ask(after)
+        yield [(item.sequence, item) for item in page.items]
+        if page.next is None:
+            return
+        assert page.next != after
+        after = page.next
+
+
+def forwards(reader: Reader, selection: Selection) -> Iterator[Any]:
+    for items in _follow(lambda after: reader.entries(after=after or 0, limit=2, selection=selection)):
+        yield from items
+
+
+def backwards(reader: Reader, selection: Selection) -> Iterator[Any]:
+    for items in _follow(lambda before: reader.entries(before=before, limit=2, newest=True, selection=selection)):
+        yield from reversed(items)
+
+
+def newest_first(reader: Reader, selection: Selection) -> Iterator[Any]:
+    for items in _follow(lambda before: reader.maintenances(before=before, limit=2, selection=selection)):
+        yield from items
+
+
+SELECTIONS = [
+    Selection(since=NOW + minutes(1)),
+    Selection(until=NOW + minutes(1)),
+    Selection(since=NOW + minutes(1), until=NOW + minutes(2), kinds=(EntryKind.QUEUED, EntryKind.APPROVED)),
+    Selection(vm="a"),
+    Selection(scope="web"),
+    Selection(host="host-1"),
+    Selection(vm="b", scope="web"),
+    Selection(vm="b", host="host-2", until=NOW + minutes(3)),
+    Selection(maintenance_id="m-1"),
+    Selection(maintenance_id="m-1", vm="a", text="A"),
+    Selection(kinds=(EntryKind.QUEUED,)),
+    Selection(actor="forewarn", look_max=20),
+    Selection(actor="operator:ann", look_max=20),
+    Selection(actor="forewarn", kinds=(EntryKind.QUEUED,), look_max=20),
+    Selection(states=(S.COMPLETED,)),
+    Selection(states=(S.COMPLETED, S.STARTED), look_max=20),
+    Selection(type=EventType.FREEZE, look_max=20),
+    Selection(source=Source.USER, look_max=50),
+    Selection(text="ONE", look_max=20),
+    Selection(text="a", look_max=7),
+    Selection(text="\u00c4%_", look_max=20),
+]
+"""What is asked for in the history; few numbers are looked at in one go, so that pages end early."""
+
+
 def told(reader: Reader) -> Mapping[str, object]:
     """Everything that a reader tells."""
     ids = [*reversed(MAINTENANCES), "unknown"]
@@ -262,11 +320,14 @@ def told(reader: Reader) -> Mapping[str, object]:
         "events": lambda: reader.events_of(iter(ids)),
         "ledger": lambda: list(pages(lambda after: reader.entries(after=after or 0, limit=3))),
         "ledger of one": lambda: list(
-            pages(lambda after: reader.entries(after=after or 0, limit=1, maintenance_id="m-1"))
+            pages(lambda after: reader.entries(after=after or 0, limit=1, selection=Selection(maintenance_id="m-1")))
         ),
         "end of the ledger": lambda: [
             [(e.sequence, e) for e in reader.entries(after=after, limit=2, newest=True).items] for after in (0, 1, 4)
         ],
+        "selected entries": lambda: [list(forwards(reader, s)) for s in SELECTIONS],
+        "selected entries, newest first": lambda: [list(backwards(reader, s)) for s in SELECTIONS],
+        "selected maintenances": lambda: [list(newest_first(reader, s)) for s in SELECTIONS],
         "counts": lambda: dict(reader.counts()),
         "next due": lambda: [reader.next_due_at(), reader.next_due_at(iter(["m-1", "m-2"]))],
         "next silent": reader.next_silent_at,

@@ -1,0 +1,170 @@
+"""A selection as SQL: what `forewarn.core.selection` decides, in a form that indexes answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from forewarn.core.selection import Selection, without_case
+from forewarn.store import tables as t
+
+__all__ = ["Reach", "entry_terms", "maintenance_terms", "reach"]
+
+_STEP_BACK_MAX = timedelta(hours=1)
+"""How far a clock may step back without an entry being missed: entries are numbered in the order of their commits, so
+that nearly always the later number has the later moment."""
+
+Term = sa.ColumnElement[bool]
+
+
+def entry_terms(selection: Selection, dialect: str) -> list[Term]:
+    """What a row of the ledger has to fulfil."""
+    s, c = selection, t.ledger.c
+    terms = _within(s, c.at)
+    if s.maintenance_id is not None:
+        terms.append(c.maintenance_id == s.maintenance_id)
+    terms += _of_entry(s)
+    if s.text is not None:
+        terms.append(_contains(c.reason, s.text, dialect))
+    kind = _kind_terms(s)
+    if kind:
+        terms.append(sa.exists().where(t.maintenance.c.id == c.maintenance_id, *kind))
+    if s.names_place:
+        terms.append(c.sequence.in_(_numbers_at_place(s)))
+    return terms
+
+
+def maintenance_terms(selection: Selection, dialect: str) -> list[Term]:
+    """What a row of the maintenances has to fulfil."""
+    s, c = selection, t.maintenance.c
+    terms = _within(s, c.created_at) + _kind_terms(s)
+    if s.maintenance_id is not None:
+        terms.append(c.id == s.maintenance_id)
+    if s.names_place:
+        terms.append(c.id.in_(_claimed(s)))
+    if s.text is not None:
+        terms.append(sa.or_(*(_contains(column, s.text, dialect) for column in (c.description, c.force_reason))))
+    of_entry = _of_entry(s)
+    if of_entry:
+        terms.append(sa.exists().where(t.ledger.c.maintenance_id == c.id, *of_entry))
+    return terms
+
+
+def _within(selection: Selection, column: sa.Column[Any]) -> list[Term]:
+    terms: list[Term] = [] if selection.since is None else [column >= selection.since]
+    return terms if selection.until is None else [*terms, column < selection.until]
+
+
+def _of_entry(selection: Selection) -> list[Term]:
+    c = t.ledger.c
+    terms: list[Term] = []
+    if len(selection.kinds) == 1:
+        terms.append(c.kind == selection.kinds[0])  # in the order of the index, which a list is not
+    elif selection.kinds:
+        terms.append(c.kind.in_(selection.kinds))
+    if selection.actor is not None:
+        terms.append(c.actor == selection.actor)
+    return terms
+
+
+def _kind_terms(selection: Selection) -> list[Term]:
+    c = t.maintenance.c
+    terms: list[Term] = []
+    if len(selection.states) == 1:
+        terms.append(c.state == selection.states[0])
+    elif selection.states:
+        terms.append(c.state.in_(selection.states))
+    if selection.type is not None:
+        terms.append(c.type == selection.type)
+    if selection.source is not None:
+        terms.append(c.source == selection.source)
+    return terms
+
+
+def _claimed(selection: Selection) -> sa.Select[tuple[str]]:
+    """Ids of the maintenances that claim a VM at that place."""
+    s, c = selection, t.claim.c
+    wanted = ((c.vm, s.vm), (c.scope, s.scope), (c.host, s.host))
+    return sa.select(c.maintenance_id).where(*(column == name for column, name in wanted if name is not None))
+
+
+def _numbers_at_place(selection: Selection) -> sa.SelectBase:
+    """Numbers of the entries that have to do with that place: each part is found by an index."""
+    s, c = selection, t.ledger.c
+    number = sa.select(c.sequence)
+    parts = [number.where(c.maintenance_id.in_(_claimed(s)))]
+    if s.host is None:
+        in_scope = [] if s.scope is None else [c.audience == f"scope:{s.scope}"]
+        of_vm = [[]] if s.vm is None else [[c.vm == s.vm], [c.audience == f"vm:{s.vm}"]]
+        parts += [number.where(*term, *in_scope) for term in of_vm]
+    return sa.union(*parts)
+
+
+def _contains(column: sa.Column[Any], text: str, dialect: str) -> Term:
+    """Whether the text stands in it, capitals or not in ASCII; no character of it means something else."""
+    wanted = without_case(text)
+    if dialect == "sqlite":
+        return sa.func.instr(sa.func.lower(column), wanted) > 0
+    return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), wanted) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Numbers of the counter between which a page looks; both ends are left out.
+
+    Attributes:
+        low: Only larger ones.
+        high: Only smaller ones; None: no end.
+        following: Where the next page goes on if this one is not full; None: there is none.
+    """
+
+    low: int
+    high: int | None
+    following: int | None = None
+
+    def terms(self, column: sa.Column[Any]) -> list[Term]:
+        """What the number of a row has to fulfil."""
+        terms: list[Term] = [column > self.low] if self.low else []
+        return terms if self.high is None else [*terms, column < self.high]
+
+    def shortened(self, most: int, position: int, *, is_backwards: bool) -> Reach:
+        """The part that is looked at first, of so many numbers; `position` is the last number that was given."""
+        low, high = self.low, self.high
+        if is_backwards:
+            bottom = (position + 1 if high is None else high) - 1 - most
+            return Reach(bottom, high, bottom + 1) if bottom > low else self
+        top = low + most
+        return Reach(low, top + 1, top) if top < (position if high is None else high - 1) else self
+
+
+def reach(connection: sa.Connection, selection: Selection, after: int = 0, before: int | None = None) -> Reach:
+    """The numbers after `after` and before `before` that were given out around the moments of a selection.
+
+    The counter is one for entries and maintenances, and so the ledger tells for both.
+    """
+    low, high = after, before
+    has_moment = selection.since is not None or selection.until is not None
+    if selection.is_narrow or not has_moment or _is_virtual(connection):
+        return Reach(low, high)
+    if selection.since is not None:
+        first = _entry_beside(connection, selection.since - _STEP_BACK_MAX, is_before=True)
+        low = max(low, first or 0)
+    if selection.until is not None:
+        last = _entry_beside(connection, selection.until + _STEP_BACK_MAX, is_before=False)
+        high = last if high is None or (last is not None and last < high) else high
+    return Reach(low, high)
+
+
+def _entry_beside(connection: sa.Connection, moment: datetime, *, is_before: bool) -> int | None:
+    at = t.ledger.c.at
+    query = sa.select(t.ledger.c.sequence).limit(1)
+    query = query.where(at < moment).order_by(at.desc()) if is_before else query.where(at >= moment).order_by(at)
+    return connection.execute(query).scalar()
+
+
+def _is_virtual(connection: sa.Connection) -> bool:
+    """A virtual clock begins anew with each service, so its moments say nothing of numbers."""
+    return connection.execute(sa.select(t.meta.c.value).where(t.meta.c.key == "clock")).scalar() == "virtual"
