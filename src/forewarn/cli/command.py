@@ -1,7 +1,7 @@
 """What every command has in common: help with examples, the connection, `--json` and `--debug`.
 
-A command is a function that asks for a `Connection`, an `Output` or both by annotating a parameter with it; `command`
-puts the options in its place from which the object is made, so that no command repeats them.
+A command is a function that asks for a `Connection`, an `Output` or a `Choice` by annotating a parameter with it;
+`command` puts the options in its place from which the object is made, so that no command repeats them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from forewarn.cli.choosing import Choice, choice_options
 from forewarn.cli.connection import DEFAULT_URL, Connection
 from forewarn.cli.output import Output
 from forewarn.errors import ConfigError
@@ -94,12 +95,16 @@ def _completed(function: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(function, eval_str=True)
     wants_connection = _asked(signature, Connection)
     wants_output = _asked(signature, Output)
+    wants_choice = _asked(signature, Choice)
+    choices = [] if wants_choice is None else choice_options()
 
     @functools.wraps(function)
     def run(**given: Any) -> None:  # noqa: ANN401 - whatever Typer parsed
         given.pop("debug")
         if wants_output is not None:
             given[wants_output] = Output(is_json=given.pop("as_json"))
+        if wants_choice is not None:
+            given[wants_choice] = Choice(**{option.name: given.pop(option.name) for option in choices})
         try:
             if wants_connection is None:
                 function(**given)
@@ -110,7 +115,8 @@ def _completed(function: Callable[..., None]) -> Callable[..., None]:
             # Whoever read the output has seen enough. Typer would make a 1 of it.
             raise typer.Exit(BROKEN_PIPE) from None
 
-    kept = [p for p in signature.parameters.values() if p.annotation not in {Connection, Output}]
+    kept = [p for p in signature.parameters.values() if p.annotation not in {Connection, Output, Choice}]
+    kept += choices
     if wants_output is not None:
         kept.append(_option("as_json", _Json, default=False))
     kept.append(_option("debug", _Debug, default=False))

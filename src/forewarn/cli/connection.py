@@ -114,6 +114,19 @@ class Connection:
             if left is not None:
                 left -= len(items)
 
+    def last(self, path: str, count: int, **params: object) -> list[dict[str, Any]]:
+        """The last items of the ledger, oldest first; at most so many."""
+        found: list[dict[str, Any]] = []
+        before: str | None = None
+        while len(found) < count:
+            asked = {"newest": "true", "limit": min(count - len(found), _PAGE), "before": before}
+            page = self._call("GET", path, params=params | asked)
+            found = page["items"] + found
+            before = page["next"]
+            if before is None:
+                break
+        return found
+
     def change(
         self, method: str, path: str, body: object = None, *, is_repeatable: bool = True, also: tuple[int, ...] = ()
     ) -> Any:  # noqa: ANN401 - JSON
@@ -140,7 +153,7 @@ class Connection:
         is_repeatable: bool = True,
         also: tuple[int, ...] = (),
     ) -> Any:  # noqa: ANN401 - JSON
-        said = {name: value for name, value in (params or {}).items() if value is not None and value != []}
+        said = _said(params or {})
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         sent = {"content-type": "application/json"} if content is not None and not isinstance(body, bytes) else {}
         pauses = iter(_RETRY_PAUSES_S if is_repeatable else ())
@@ -166,7 +179,9 @@ class Connection:
 
     # The stream
 
-    def watch(self, after: int, notice: Callable[[str], None] = lambda _line: None) -> Iterator[dict[str, Any]]:
+    def watch(
+        self, after: int, notice: Callable[[str], None] = lambda _line: None, **params: object
+    ) -> Iterator[dict[str, Any]]:
         """Ledger entries after that sequence, as they are written; never ends by itself.
 
         A connection that breaks is made anew, and goes on after the last entry seen.
@@ -174,6 +189,7 @@ class Connection:
         Args:
             after: Sequence of the last entry that is known.
             notice: Told, in one line, when the connection breaks and when it is back.
+            params: Which entries.
 
         Raises:
             ServerUnreachable: At the first try; later ones are repeated.
@@ -183,7 +199,7 @@ class Connection:
         is_first, failures = True, 0
         while True:
             try:
-                for entry in self._stream(after):
+                for entry in self._stream(after, params):
                     if entry is None:
                         if failures:
                             notice("the connection is back")
@@ -199,13 +215,14 @@ class Connection:
             self._pacing.sleep(min(0.25 * 2**failures, _RECONNECT_PAUSE_MAX_S))
             failures = min(failures + 1, 10)
 
-    def _stream(self, after: int) -> Iterator[dict[str, Any] | None]:
+    def _stream(self, after: int, params: Mapping[str, object]) -> Iterator[dict[str, Any] | None]:
         """One connection: None once it stands, then entries."""
         import httpx
 
         timeout = httpx.Timeout(_WATCH_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
         headers = {"last-event-id": str(after)}
-        with self._opened().stream("GET", "/v1/watch", headers=headers, timeout=timeout) as response:
+        said: dict[str, Any] = _said(params)
+        with self._opened().stream("GET", "/v1/watch", params=said, headers=headers, timeout=timeout) as response:
             if response.status_code >= 500:  # noqa: PLR2004 - the service is starting or stopping
                 msg = f"the service answered {response.status_code}"
                 raise ServerUnreachable(msg)
@@ -295,6 +312,11 @@ class Connection:
         reason = str(error).strip() or type(error).__name__
         msg = f"cannot reach {self.url} ({reason}): start a service with 'forewarn serve', or pass --control-url"
         raise ServerUnreachable(msg) from error
+
+
+def _said(params: Mapping[str, object]) -> dict[str, object]:
+    """Without those that were not said."""
+    return {name: value for name, value in params.items() if value is not None and value != []}
 
 
 def segment(name: str) -> str:

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from forewarn.cli.choosing import Choice, Csv, check_csv, print_csv
 from forewarn.cli.clock import server_now
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection
 from forewarn.cli.output import Column, Output, format_relative
 from forewarn.cli.times import split_names
+from forewarn.core.model import EventStatus
 from forewarn.errors import NotFound
 
 __all__ = ["add_event", "events_table"]
@@ -22,20 +24,46 @@ def add_event(app: typer.Typer) -> None:
     """Add the commands of `event`."""
     noun = group(app, "event", "Look at the events that VMs see; approve them for the VMs.", "Operate")
 
-    @command(noun, "list", "forewarn event list", "forewarn event list --all --json")
+    @command(
+        noun,
+        "list",
+        "forewarn event list",
+        "forewarn event list --all --json",
+        "forewarn event list --since 30d --scope web --status completed --csv > web.csv",
+    )
     def list_events(
         connection: Connection,
         output: Output,
-        every: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
-        limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="At most so many.")] = 100,
+        choice: Choice,
+        statuses: Annotated[
+            list[EventStatus] | None,
+            typer.Option(
+                "--status",
+                case_sensitive=False,
+                metavar="STATUS",
+                help=f"Only this status ({', '.join(EventStatus).lower()}); repeatable.",
+            ),
+        ] = None,
+        every: Annotated[
+            bool, typer.Option("--all", help="Those that are over, too; so do --since and --until.")
+        ] = False,
+        limit: Annotated[
+            int | None, typer.Option(min=1, metavar="COUNT", help="At most so many. (default: 100; all with --csv)")
+        ] = None,
+        as_csv: Csv = False,
     ) -> None:
         """List events, of the newest maintenance first."""
-        params = {"all": "true"} if every else {}
-        found = list(connection.pages("/v1/events", limit + 1, **params))
-        if not output.show(found[:limit]):
-            events_table(output, connection, found[:limit])
-        if len(found) > limit:
-            output.notice(f"there are more: --limit {limit * 10}")
+        params = choice.params(connection) | {"all": "true" if every else None, "status": statuses}
+        if as_csv:
+            check_csv(output)
+            print_csv(connection.pages("/v1/events", limit, **params), "events", output)
+            return
+        most = limit or 100
+        found = list(connection.pages("/v1/events", most + 1, **params))
+        if not output.show(found[:most]):
+            events_table(output, connection, found[:most])
+        if len(found) > most:
+            output.notice(f"there are more: --limit {most * 10}")
 
     @command(
         noun,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 
+from forewarn.cli.choosing import Choice, Csv, check_csv, print_csv, print_items
 from forewarn.cli.command import command
 from forewarn.cli.connection import Connection
 from forewarn.cli.output import Output, format_moment
+from forewarn.cli.times import split_names
 from forewarn.core.model import EntryKind
 
 __all__ = ["add_ledger", "entry_line"]
 
+_LAST = 50
 _KIND_WIDTH = max(len(kind) for kind in EntryKind)
 
 
@@ -25,51 +29,91 @@ def add_ledger(app: typer.Typer) -> None:
         "forewarn ledger",
         "forewarn ledger --follow",
         "forewarn ledger --maintenance k3v9xq2m --json",
+        "forewarn ledger --since 30d --vm db",
+        "forewarn ledger --since 2030-01-01T00:00:00Z --until 2030-02-01T00:00:00Z --kind approved --csv > january.csv",
         "forewarn ledger --all --json > ledger.json",
         panel="Operate",
     )
     def ledger(
         connection: Connection,
         output: Output,
+        choice: Choice,
         follow: Annotated[
             bool, typer.Option("--follow", "-f", help="Go on with new entries until Ctrl-C; with --json one on a line.")
         ] = False,
-        limit: Annotated[int, typer.Option(min=1, max=1000, metavar="COUNT", help="The last so many entries.")] = 50,
+        limit: Annotated[
+            int | None,
+            typer.Option(
+                min=1, metavar="COUNT", help="The last so many. (default: 50; all with --since, --all or --csv)"
+            ),
+        ] = None,
         every: Annotated[bool, typer.Option("--all", help="Every entry that is kept, not only the last ones.")] = False,
         maintenance: Annotated[str | None, typer.Option(metavar="ID", help="Only entries of this maintenance.")] = None,
+        kinds: Annotated[
+            list[str] | None,
+            typer.Option("--kind", metavar="KIND", help="Only this kind; repeatable, or several with commas."),
+        ] = None,
+        as_csv: Csv = False,
     ) -> None:
         """Show what happened: every announcement, approval, start and end, with who did it."""
-        if every:
-            entries = list(connection.pages("/v1/ledger", maintenance=maintenance))
+        if as_csv:
+            check_csv(output)
+        if as_csv and follow:
+            msg = "goes not with --follow: a file of CSV has an end"
+            raise typer.BadParameter(msg, param_hint="--csv")
+        chosen = choice.params(connection) | {"kind": _kinds(kinds)}
+        is_whole = limit is None and (every or as_csv or choice.since is not None)
+        entries: Iterable[dict[str, Any]]
+        if is_whole:
+            entries = connection.pages("/v1/ledger", None, maintenance=maintenance, **chosen)
         else:
-            entries = connection.get("/v1/ledger", maintenance=maintenance, limit=limit, newest="true")["items"]
-        if not follow:
-            if not output.show(entries):
-                _print(output, entries)
-            return
-        position = _position(connection, entries, maintenance)
-        for entry in entries:
+            entries = connection.last("/v1/ledger", limit or _LAST, maintenance=maintenance, **chosen)
+        if follow:
+            _follow(connection, output, entries, maintenance, chosen)
+        elif as_csv:
+            print_csv(entries, "ledger", output)
+        elif output.is_json:
+            print_items(entries, output)
+        else:
+            _print(output, entries, is_all=not (choice.is_said or kinds or maintenance))
+
+
+def _kinds(given: list[str] | None) -> list[str]:
+    names = split_names(given)
+    unknown = [name for name in names if name not in set(EntryKind)]
+    if unknown:
+        msg = f"{unknown[0]!r} is no kind of entry: expected one of {', '.join(EntryKind)}"
+        raise typer.BadParameter(msg, param_hint="--kind")
+    return names
+
+
+def _follow(
+    connection: Connection,
+    output: Output,
+    entries: Iterable[dict[str, Any]],
+    maintenance: str | None,
+    chosen: dict[str, object],
+) -> None:
+    """Print what there is, then what comes. What is left out may have come later than the last one shown."""
+    position = 0
+    for entry in entries:
+        position = entry["sequence"]
+        _print_one(output, entry)
+    if not position:
+        newest = connection.get("/v1/ledger", limit=1, newest="true")["items"] if any(chosen.values()) else []
+        position = int(newest[-1]["sequence"]) if newest else 0
+    for entry in connection.watch(position, output.notice, **chosen):
+        if maintenance in {None, entry["maintenance_id"]}:
             _print_one(output, entry)
-        for entry in connection.watch(position, output.notice):
-            if maintenance in {None, entry["maintenance_id"]}:
-                _print_one(output, entry)
 
 
-def _position(connection: Connection, entries: list[dict[str, Any]], maintenance: str | None) -> int:
-    """Where to go on. Entries of other maintenances may come later than the last one shown; they are left out again."""
-    if entries:
-        return int(entries[-1]["sequence"])
-    if maintenance is None:
-        return 0
-    newest = connection.get("/v1/ledger", limit=1, newest="true")["items"]
-    return int(newest[-1]["sequence"]) if newest else 0
-
-
-def _print(output: Output, entries: list[dict[str, Any]]) -> None:
+def _print(output: Output, entries: Iterable[dict[str, Any]], *, is_all: bool) -> None:
+    is_empty = True
     for entry in entries:
         output.line(entry_line(entry))
-    if not entries:
-        output.notice("nothing has happened yet")
+        is_empty = False
+    if is_empty:
+        output.notice("nothing has happened yet" if is_all else "no such entry is kept")
 
 
 def _print_one(output: Output, entry: dict[str, Any]) -> None:

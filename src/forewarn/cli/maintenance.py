@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from forewarn.cli.choosing import Choice, Csv, check_csv, print_csv
 from forewarn.cli.clock import server_now
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection, segment
@@ -226,10 +227,12 @@ def _add_list(noun: typer.Typer) -> None:
         "forewarn maintenance list",
         "forewarn maintenance list --active",
         "forewarn maintenance list --state failed --limit 500 --json",
+        "forewarn maintenance list --since 30d --host host-1 --csv > host-1.csv",
     )
     def list_maintenances(
         connection: Connection,
         output: Output,
+        choice: Choice,
         states: Annotated[
             list[MaintenanceState] | None,
             typer.Option(
@@ -240,12 +243,21 @@ def _add_list(noun: typer.Typer) -> None:
             ),
         ] = None,
         active: Annotated[bool, typer.Option("--active", help="Only those that are not over.")] = False,
-        limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="At most so many.")] = 100,
+        limit: Annotated[
+            int | None, typer.Option(min=1, metavar="COUNT", help="At most so many. (default: 100; all with --csv)")
+        ] = None,
+        as_csv: Csv = False,
     ) -> None:
-        """List maintenances, newest first."""
+        """List maintenances, newest first; --since and --until are about when they were made."""
         wanted = [*(states or []), *(sorted(ACTIVE_STATES) if active else [])]
-        found = list(connection.pages("/v1/maintenance", limit + 1, state=[str(state) for state in wanted]))
-        shown = found[:limit]
+        params = choice.params(connection) | {"state": [str(state) for state in wanted]}
+        if as_csv:
+            check_csv(output)
+            print_csv(connection.pages("/v1/maintenance", limit, **params), "maintenances", output)
+            return
+        most = limit or 100
+        found = list(connection.pages("/v1/maintenance", most + 1, **params))
+        shown = found[:most]
         if not output.show(shown):
             now = server_now(connection)
             columns = [Column("id"), Column("state", is_state=True), Column("type"), Column("not before")]
@@ -264,8 +276,8 @@ def _add_list(noun: typer.Typer) -> None:
                 ],
                 empty="no maintenance",
             )
-        if len(found) > limit:
-            output.notice(f"there are more: --limit {limit * 10}")
+        if len(found) > most:
+            output.notice(f"there are more: --limit {most * 10}")
 
 
 def _approved(events: list[dict[str, Any]]) -> str:

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from forewarn.cli.choosing import Choice
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection, segment
 from forewarn.cli.event import events_table
+from forewarn.cli.history import story
 from forewarn.cli.maintenance import Force, Notice, Reason, forced, show_made
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s
@@ -75,6 +77,7 @@ def add_vm(app: typer.Typer) -> None:
             output.heading("Events")
             events_table(output, connection, events)
 
+    _add_history(noun)
     _add_operation(noun, "restart", "Restart the VM, as its user: a Reboot event.", "restart WestNO_0")
     _add_operation(
         noun, "redeploy", "Move the VM to other hardware, as its user: a Redeploy event.", "redeploy WestNO_0"
@@ -91,6 +94,45 @@ def add_vm(app: typer.Typer) -> None:
         vm = connection.change("POST", f"/v1/vms/{segment(name)}/update-model")
         if not output.show(vm):
             output.line(f"vm {vm['name']} follows the latest model of {vm['scope'] or 'its scope'}")
+
+
+def _add_history(noun: typer.Typer) -> None:
+    @command(
+        noun,
+        "history",
+        "forewarn vm history WestNO_0",
+        "forewarn vm history WestNO_0 --since 7d",
+        "forewarn vm history WestNO_0 --since 2030-01-01T00:00:00Z --until 2030-01-02T00:00:00Z --json",
+    )
+    def history(
+        name: _Name,
+        connection: Connection,
+        output: Output,
+        since: Annotated[
+            str | None, typer.Option(metavar="TIME", help="What was not over then: a span ago like 30d, or RFC 3339.")
+        ] = None,
+        until: Annotated[
+            str | None, typer.Option(metavar="TIME", help="What was made before: a span ago like 30d, or RFC 3339.")
+        ] = None,
+        limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="The newest so many.")] = 20,
+    ) -> None:
+        """Tell what happened to a VM: why, who approved, how much notice it had, how long it was away.
+
+        The VM may be one that is declared no more.
+        """
+        params = Choice(since=since, until=until).params(connection)
+        found = list(connection.pages(f"/v1/vms/{segment(name)}/history", limit + 1, **params))
+        if output.show(found[:limit]):
+            return
+        for number, told in enumerate(found[:limit]):
+            if number:
+                output.line()
+            for line in story(told):
+                output.line(line)
+        if not found:
+            output.notice(f"nothing has happened to vm {name}" + (" in that time" if since or until else ""))
+        if len(found) > limit:
+            output.notice(f"there is more: --limit {limit * 10}")
 
 
 def _add_operation(noun: typer.Typer, verb: str, summary: str, example: str, *, is_delete: bool = False) -> None:

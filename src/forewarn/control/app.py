@@ -22,6 +22,7 @@ from forewarn.control import (
     event,
     fault,
     health,
+    history,
     host,
     inventory,
     ledger,
@@ -39,7 +40,7 @@ __all__ = ["make_control_app"]
 _log = structlog.get_logger("forewarn.control")
 
 _DRAINED_BYTES_MAX = 16 << 20
-_ROUTERS = (maintenance, rollout, endpoint, event, vm, host, inventory, ledger, clock, fault, request, health)
+_ROUTERS = (maintenance, rollout, endpoint, event, vm, history, host, inventory, ledger, clock, fault, request, health)
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorOut, "description": HTTPStatus(status).phrase}
     for status in (400, 401, 403, 404, 409, 413, 422, 429, 500, 503)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
 from forewarn.control.context import Actor, ContextOf
 from forewarn.control.maintenance import number
+from forewarn.control.selected import SelectionOf
 from forewarn.core.approval import Approver
-from forewarn.core.model import ACTIVE_STATES, MaintenanceState
+from forewarn.core.lifecycle import EVENT_STATUS
+from forewarn.core.model import ACTIVE_STATES, EventStatus, MaintenanceState
+from forewarn.core.selection import takes_event
 from forewarn.store.contract import Reader
 from forewarn.wire.control import ApprovalIn, ApprovalOut, ApprovalsOut, EventOut, PageOut
 
@@ -18,25 +22,42 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/events", tags=["event"])
 
 _MULTI_STATUS = 207
+_STATES = {status: [state for state, shown in EVENT_STATUS.items() if shown is status] for status in EventStatus} | {
+    EventStatus.WITHDRAWN: [MaintenanceState.SCHEDULED, MaintenanceState.STARTED]
+}
+"""In which states a maintenance may be whose events have that status."""
 
 
 @router.get("")
-async def list_events(
+async def list_events(  # noqa: PLR0913 - a query parameter each
     context: ContextOf,
     _actor: Actor,
+    chosen: SelectionOf,
+    status: Annotated[list[EventStatus] | None, Query(description="Only these; finished ones too.")] = None,
     all_states: Annotated[bool, Query(alias="all", description="Finished ones too.")] = False,  # noqa: FBT002 - a query
     after: Annotated[str | None, Query(max_length=32)] = None,
     limit: Annotated[int, Query(ge=1)] = 100,
 ) -> PageOut[EventOut]:
-    """Events, newest maintenance first. A page holds the events of `limit` maintenances."""
-    states = sorted(MaintenanceState if all_states else ACTIVE_STATES)
+    """Events, newest maintenance first. A page holds the events of `limit` maintenances.
+
+    Those that are over are left out, unless a status, `since`, `until` or `all` asks for them. Of a maintenance of
+    many VMs the events are shown that name one of the VM, scope or host that is asked for. A page may be empty while
+    `next` says that there is more to look through.
+    """
+    states: set[MaintenanceState] = {state for each in status or () for state in _STATES[each]}
+    if not (status or all_states or chosen.since or chosen.until):
+        states = set(ACTIVE_STATES)
+    selection = replace(chosen, states=tuple(sorted(states)))
+    wanted = set(status or EventStatus)
     before = number(after)
     size = min(limit, context.page_size_max)
 
     def read(reader: Reader) -> PageOut[EventOut]:
-        page = reader.maintenances(states=states, before=before, limit=size)
+        page = reader.maintenances(before=before, limit=size, selection=selection)
         events = reader.events_of(m.id for m in page.items)
-        shown = [EventOut.of(event, m) for m in page.items for event in events.get(m.id, ())]
+        pairs = [(event, m) for m in page.items for event in events.get(m.id, ())]
+        taken = [EventOut.of(event, m) for event, m in pairs if takes_event(selection, event, m)]
+        shown = [event for event in taken if event.status in wanted]
         return PageOut(items=shown, next=None if page.next is None else str(page.next))
 
     return await context.engine.read(read)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -11,8 +12,10 @@ from fastapi.responses import StreamingResponse
 
 from forewarn.control.context import Actor, Context, ContextOf
 from forewarn.control.maintenance import number
+from forewarn.control.selected import SelectionOf
+from forewarn.core.model import Entry
 from forewarn.core.selection import Selection
-from forewarn.store.contract import Reader
+from forewarn.store.contract import Page, Reader
 from forewarn.wire.control import EntryOut, PageOut
 
 __all__ = ["router"]
@@ -24,21 +27,27 @@ _HEARTBEAT_S = 15.0
 
 
 @router.get("/ledger")
-async def list_entries(
+async def list_entries(  # noqa: PLR0913 - a query parameter each
     context: ContextOf,
     _actor: Actor,
+    chosen: SelectionOf,
     after: Annotated[str | None, Query(max_length=32, description="`next` of the page before, or a sequence.")] = None,
+    before: Annotated[str | None, Query(max_length=32, description="Only smaller sequences.")] = None,
     limit: Annotated[int, Query(ge=1)] = 100,
     maintenance: Annotated[str | None, Query(max_length=64, description="Only of this maintenance.")] = None,
     newest: Annotated[bool, Query(description="The last ones instead of the first.")] = False,  # noqa: FBT002 - a query
 ) -> PageOut[EntryOut]:
-    """Ledger entries, oldest first."""
+    """Ledger entries, oldest first.
+
+    With `newest` the first page holds the last ones, and `next` is the `before` of those that come before them. A page
+    may hold fewer than `limit`, even none, while `next` says that there is more to look through.
+    """
     size = min(limit, context.page_size_max)
-    start = number(after) or 0
+    start, end = number(after) or 0, number(before)
+    selection = replace(chosen, maintenance_id=maintenance)
 
     def read(reader: Reader) -> PageOut[EntryOut]:
-        selection = Selection(maintenance_id=maintenance)
-        page = reader.entries(after=start, limit=size, newest=newest, selection=selection)
+        page = reader.entries(after=start, before=end, limit=size, newest=newest, selection=selection)
         return PageOut(items=[EntryOut.of(e) for e in page.items], next=None if page.next is None else str(page.next))
 
     return await context.engine.read(read)
@@ -53,6 +62,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 async def watch(
     context: ContextOf,
     _actor: Actor,
+    chosen: SelectionOf,
     after: Annotated[str | None, Query(max_length=32, description="Begin after this sequence; default: now.")] = None,
     last_event_id: Annotated[str | None, Header(max_length=32)] = None,
 ) -> StreamingResponse:
@@ -62,18 +72,22 @@ async def watch(
         newest = await context.engine.read(lambda reader: reader.entries(limit=1, newest=True))
         position = newest.items[-1].sequence if newest.items else 0
     headers = {"cache-control": "no-store"}
-    return StreamingResponse(_stream(context, position), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_stream(context, position, chosen), media_type="text/event-stream", headers=headers)
 
 
-async def _stream(context: Context, position: int) -> AsyncIterator[str]:
+async def _stream(context: Context, position: int, selection: Selection) -> AsyncIterator[str]:
+    def read(reader: Reader) -> tuple[Page[Entry], int]:
+        return reader.entries(after=position, limit=_BATCH, selection=selection), reader.position()
+
     yield ": watching\n\n"
     while not context.is_stopping.is_set():
         changed = context.changed
-        page = await context.engine.read(lambda reader, at=position: reader.entries(after=at, limit=_BATCH))  # type: ignore[misc] # the default binds the position of this turn
+        page, last = await context.engine.read(read)
         for entry in page.items:
-            position = entry.sequence
-            yield f"id: {position}\nevent: {entry.kind}\ndata: {EntryOut.of(entry).model_dump_json()}\n\n"
-        if page.items:
+            yield f"id: {entry.sequence}\nevent: {entry.kind}\ndata: {EntryOut.of(entry).model_dump_json()}\n\n"
+        # What was looked through is not looked through again, whether it was taken or not.
+        position = max(position, last) if page.next is None else page.next
+        if page.items or page.next is not None:
             continue
         try:
             async with asyncio.timeout(_HEARTBEAT_S):

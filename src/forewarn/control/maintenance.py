@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
 from forewarn.control.context import Actor, Context, ContextOf, IdempotencyKey, reader_maintenances, show, show_all
+from forewarn.control.selected import SelectionOf
 from forewarn.core.model import Maintenance, MaintenanceState
 from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.store.contract import Reader
@@ -54,16 +56,21 @@ def _check_size(context: Context, body: MaintenanceIn) -> None:
 async def list_maintenances(
     context: ContextOf,
     _actor: Actor,
+    chosen: SelectionOf,
     state: Annotated[list[MaintenanceState] | None, Query(description="Only these states.")] = None,
     after: Annotated[str | None, Query(max_length=32, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1)] = 100,
 ) -> PageOut[MaintenanceOut]:
-    """Maintenances, newest first."""
+    """Maintenances, newest first; `since` and `until` are about when they were made.
+
+    A page may hold fewer than `limit`, even none, while `next` says that there is more to look through.
+    """
     size = min(limit, context.page_size_max)
     before = number(after)
+    selection = replace(chosen, states=tuple(dict.fromkeys(state or ())))
 
     def read(reader: Reader) -> PageOut[MaintenanceOut]:
-        page = reader.maintenances(states=state or (), before=before, limit=size)
+        page = reader.maintenances(before=before, limit=size, selection=selection)
         following = None if page.next is None else str(page.next)
         return PageOut(items=reader_maintenances(reader, page.items), next=following)
 

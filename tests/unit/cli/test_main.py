@@ -20,7 +20,7 @@ VERBS = {
     "demo": "",
     "database": "copy show",
     "inventory": "apply from-libvirt follow-libvirt show",
-    "vm": "list show restart redeploy reimage evict delete update-model",
+    "vm": "list show history restart redeploy reimage evict delete update-model",
     "host": "list fail create-token tokens revoke-token predict-failure",
     "maintenance": "schedule list show cancel start complete impact",
     "rollout": "start list show pause resume abort",

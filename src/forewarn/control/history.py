@@ -1,0 +1,83 @@
+"""`/v1/vms/{name}/history`: why it restarted, who approved, how much notice it had, how long it was away."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from forewarn.control.context import Actor, ContextOf
+from forewarn.control.maintenance import number
+from forewarn.core.history import Episode, episode
+from forewarn.core.model import Entry, Maintenance
+from forewarn.core.selection import Selection
+from forewarn.errors import NotFound
+from forewarn.store.contract import Reader
+from forewarn.wire.control import Moment, PageOut
+from forewarn.wire.exchange import Exchange
+from forewarn.wire.history import EpisodeOut, Seen
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/vms", tags=["vm"])
+
+_ENTRIES_MAX = 10_000
+"""Of one maintenance, at most so many entries are read; a maintenance of a thousand tenants has some thousands."""
+
+
+@router.get("/{name}/history")
+async def show_history(  # noqa: PLR0913 - a query parameter each
+    context: ContextOf,
+    _actor: Actor,
+    name: Annotated[str, Path(pattern=r"^[^\x00]*$")],
+    since: Annotated[Moment | None, Query(description="What was not over by then.")] = None,
+    until: Annotated[Moment | None, Query(description="What was made before.")] = None,
+    after: Annotated[str | None, Query(max_length=32, description="`next` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1)] = 100,
+) -> PageOut[EpisodeOut]:
+    """Each maintenance that touched the VM, newest first. It may be a VM that is declared no more."""
+    before = number(after)
+    size = min(limit, context.page_size_max)
+
+    def read(reader: Reader) -> tuple[list[Episode], int | None] | None:
+        page = reader.maintenances(before=before, limit=size, selection=Selection(vm=name, until=until))
+        if not page.items and before is None and not _is_known(reader, name):
+            return None
+        taken = [m for m in page.items if _lasted_until(m, since)]
+        events = reader.events_of(m.id for m in taken)
+        return [episode(name, m, events.get(m.id, []), _entries(reader, m)) for m in taken], page.next
+
+    found = await context.engine.read(read)
+    if found is None:
+        msg = f"vm {name!r} does not exist, and nothing is known of it: see 'forewarn vm list'"
+        raise NotFound(msg, vm=name)
+    told, following = found
+    shown = [exchange for exchange in context.journal.exchanges(vm=name) if exchange.method == "GET"]
+    items = [EpisodeOut.of(each, _seen(each, shown)) for each in told]
+    return PageOut(items=items, next=None if following is None else str(following))
+
+
+def _is_known(reader: Reader, name: str) -> bool:
+    return bool(reader.vms(name=name) or reader.maintenances(limit=1, selection=Selection(vm=name)).items)
+
+
+def _lasted_until(maintenance: Maintenance, since: datetime | None) -> bool:
+    return since is None or maintenance.ended_at is None or maintenance.ended_at >= since
+
+
+def _entries(reader: Reader, maintenance: Maintenance) -> list[Entry]:
+    return reader.entries(limit=_ENTRIES_MAX, selection=Selection(maintenance_id=maintenance.id)).items
+
+
+def _seen(told: Episode, shown: list[Exchange]) -> Seen | None:
+    """When the VM saw its event at the latest: by a request that is still known, or by its own approval."""
+    event, approved = told.event, told.approved
+    if event is None:
+        return None
+    word = event.id.encode()
+    first = next((exchange for exchange in shown if word in exchange.answer), None)
+    is_own = approved is not None and approved.by == f"vm:{told.claim.vm}"
+    if first is not None and not (is_own and approved is not None and approved.at < first.at):
+        return first.at, "request"
+    return (approved.at, "approval") if is_own and approved is not None else None

@@ -1,0 +1,125 @@
+"""What happened to one VM: a maintenance, its event and its ledger entries, as one story.
+
+Everything is taken from what was written down when it happened. What nobody wrote down is None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from forewarn.core.model import Claim, Entry, EntryKind, Event, Maintenance
+
+__all__ = ["Approved", "Episode", "episode"]
+
+_MEASURED = re.compile(r"the impact lasted (\d+(?:\.\d+)?) s")
+_ENDS = frozenset({EntryKind.COMPLETED, EntryKind.CANCELED, EntryKind.FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approved:
+    """An approval of the VM's event.
+
+    Attributes:
+        by: ``vm:NAME``, ``operator:NAME`` or ``policy``.
+        source_address: Where it came from, if a VM gave it.
+        api_version: Which version it named, if a VM gave it.
+    """
+
+    at: datetime
+    by: str
+    source_address: str | None = None
+    api_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One maintenance in the life of one VM.
+
+    Attributes:
+        claim: The VM as it was when the maintenance was made.
+        event: The event that named it; None: its audience was told of nothing.
+        requested_by: Who asked for the maintenance.
+        announced_at: When it left the queue and its notice began; None: it never did.
+        notice: From the announcement to NotBefore; None without an announcement, or for what had happened already.
+        approved: The approval of the event.
+        others_pending: How many other events of the maintenance had no approval when it started or ended, or have none
+            yet.
+        start_reason: Why an operator started it without waiting.
+        impact_s: How long the impact lasted, in seconds, where an actuator has measured it.
+        further_impacts: How often the VM was hit again before the end (R80).
+        outcome_reason: Why it was canceled or has failed.
+    """
+
+    maintenance: Maintenance
+    claim: Claim
+    event: Event | None = None
+    requested_by: str | None = None
+    announced_at: datetime | None = None
+    notice: timedelta | None = None
+    approved: Approved | None = None
+    others_pending: int = 0
+    start_reason: str | None = None
+    impact_s: float | None = None
+    further_impacts: int = 0
+    outcome_reason: str | None = None
+
+
+def episode(name: str, maintenance: Maintenance, events: Sequence[Event], entries: Sequence[Entry]) -> Episode:
+    """The story of a VM that the maintenance claims.
+
+    Args:
+        name: Of the VM.
+        maintenance: One that claims it.
+        events: Of the maintenance.
+        entries: Of the maintenance, oldest first.
+    """
+    event = next((event for event in events if name in event.resources), None)
+    of = {kind: [entry for entry in entries if entry.kind is kind] for kind in {entry.kind for entry in entries}}
+    announced_at = _announced_at(of)
+    started = of.get(EntryKind.STARTED, [])
+    ended = [entry for entry in entries if entry.kind in _ENDS]
+    return Episode(
+        maintenance=maintenance,
+        claim=next(claim for claim in maintenance.claims if claim.vm == name),
+        event=event,
+        requested_by=entries[0].actor if entries else None,
+        announced_at=announced_at,
+        notice=_notice(maintenance, of),
+        approved=_approved(event, of.get(EntryKind.APPROVED, [])),
+        others_pending=sum(not other.is_approved for other in events if other is not event),
+        start_reason=started[0].reason if started and EntryKind.SCHEDULED in of else None,
+        impact_s=_measured(of.get(EntryKind.IMPACT_MEASURED, [])),
+        further_impacts=max(len(of.get(EntryKind.IMPACTED, [])) - 1, 0),
+        outcome_reason=ended[-1].reason if ended else None,
+    )
+
+
+def _announced_at(of: dict[EntryKind, list[Entry]]) -> datetime | None:
+    """What strikes without notice is announced by its start (R73)."""
+    first = of.get(EntryKind.SCHEDULED) or of.get(EntryKind.STARTED)
+    return first[0].at if first else None
+
+
+def _notice(maintenance: Maintenance, of: dict[EntryKind, list[Entry]]) -> timedelta | None:
+    scheduled = of.get(EntryKind.SCHEDULED)
+    return maintenance.not_before - scheduled[0].at if scheduled and maintenance.not_before is not None else None
+
+
+def _approved(event: Event | None, entries: list[Entry]) -> Approved | None:
+    if event is None or event.approved_at is None or event.approved_by is None:
+        return None
+    entry = next((entry for entry in entries if entry.event_id == event.id), None)
+    return Approved(
+        at=event.approved_at,
+        by=event.approved_by,
+        source_address=None if entry is None else entry.source_address,
+        api_version=None if entry is None else entry.api_version,
+    )
+
+
+def _measured(entries: list[Entry]) -> float | None:
+    match = _MEASURED.match(entries[-1].reason or "") if entries else None
+    return None if match is None else float(match[1])
