@@ -20,6 +20,7 @@ from bench import (
     failover,
     get,
     held,
+    history,
     inventory,
     kit,
     million,
@@ -48,6 +49,7 @@ _PARTS = {
     "failover": failover.measure,
     "million": million.measure,
     "dashboards": dashboards.measure,
+    "history": history.measure,
 }
 _QUIET_LOAD = 0.5
 

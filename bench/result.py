@@ -38,6 +38,8 @@ class Effort:
         shown: Active maintenances that the dashboard shows.
         opened: Times that each of its pages is opened.
         dashboards: Browsers that look at it at once.
+        history: Entries of the ledger that is asked.
+        questions: Of each kind.
     """
 
     rounds: int = 5
@@ -62,6 +64,8 @@ class Effort:
     shown: int = 1000
     opened: int = 200
     dashboards: int = 1000
+    history: int = 10_000_000
+    questions: int = 100
 
 
 QUICK = Effort(
@@ -87,6 +91,8 @@ QUICK = Effort(
     shown=100,
     opened=20,
     dashboards=50,
+    history=120_000,
+    questions=20,
 )
 """Enough to see that everything works."""
 

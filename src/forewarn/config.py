@@ -201,6 +201,11 @@ class Settings(BaseSettings):
     history_retention: Span = Field(
         timedelta(days=90), ge=timedelta(hours=1), description="How long ended maintenances and the ledger are kept."
     )
+    history_entries_max: int = Field(
+        10_000_000,
+        ge=1000,
+        description="Ledger entries that are kept; where there are more, the oldest history is forgotten.",
+    )
     idempotency_retention: Span = Field(
         timedelta(hours=24), ge=timedelta(minutes=1), description="How long an Idempotency-Key is remembered."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from forewarn.auth import digest
 from forewarn.commit import Gathered, Key, Truth, inline, recall
@@ -21,13 +21,22 @@ from forewarn.core.request import Request
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.rollouts import RolloutCommands
 from forewarn.secret import new_token
-from forewarn.store.contract import Outcome, Reader, Transaction
+from forewarn.span import format_span
+from forewarn.store.contract import Forgotten, Outcome, Reader, Transaction
 
 __all__ = ["Due", "Engine", "Rehearsed"]
+
+T = TypeVar("T")
 
 _HOST_TOKENS_MAX = 10
 _APPROVALS_MAX = 500
 """Approvals in one transaction."""
+
+_FORGOTTEN_MAX = 200
+"""Maintenances that are forgotten, or mended, in one transaction: others wait for it."""
+
+_MENDED_AGAIN = timedelta(hours=1)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -561,13 +570,46 @@ class Engine(RolloutCommands):
         """
         await self._command(lambda tx: tx.active_ids(), lambda _: None)
 
-    async def prune(self, history: timedelta, outcomes: timedelta) -> int:
-        """Forget what is older than it is kept for; returns how many maintenances were forgotten."""
+    async def prune(self, history: timedelta, outcomes: timedelta, entries_max: int) -> Forgotten:
+        """Forget what is older than it is kept for, and the oldest where the ledger is too long.
+
+        Goes in small steps, between which other commands have their turn. At last one entry of the ledger tells how
+        much was forgotten, if it was any.
+        """
         now = self.clock.now()
-        forgotten = 0
-        while (count := await self._command(lambda tx: tx.prune(now - history, now - outcomes, 1000), int)) > 0:
-            forgotten += count
+        before, why = now - history, f"older than {format_span(history)} (history_retention)"
+        excess = await self.read(lambda reader: reader.excess_until(entries_max))
+        if excess is not None and excess >= before:
+            before, why = excess + _MICROSECOND, f"beyond {entries_max} entries (history_entries_max)"
+        forgotten = Forgotten()
+        while some := await self._command(lambda tx: tx.prune(before, now - outcomes, _FORGOTTEN_MAX), _same):
+            forgotten += some
+        if forgotten:
+            await self._tell_pruned(forgotten, f"from before {before:%Y-%m-%d %H:%M:%SZ}, {why}")
         return forgotten
+
+    async def _tell_pruned(self, forgotten: Forgotten, words: str) -> None:
+        def work(tx: Transaction) -> Changes:
+            draft = self._draft(State(), tx, "forewarn")
+            count = f"{forgotten.maintenances} maintenances and {forgotten.entries} ledger entries"
+            draft.note(EntryKind.PRUNED, reason=f"{count} {words}")
+            changes = draft.finish()
+            changes.forgotten_maintenances = forgotten.maintenances
+            changes.forgotten_entries = forgotten.entries
+            tx.save(changes)
+            return changes
+
+        await self._command(work, self._publish)
+
+    async def mend_history(self) -> int:
+        """Fill in what replicas of an earlier version leave out during an upgrade; hands back how much that was."""
+        if self._store.shared is None:
+            return 0
+        until = self.clock.now() - _MENDED_AGAIN
+        count = 0
+        while some := await self._command(lambda tx: tx.mend_claims(until, _FORGOTTEN_MAX), _same):
+            count += some
+        return count
 
     async def _one(
         self,
@@ -593,6 +635,10 @@ class Engine(RolloutCommands):
             msg = f"maintenance {maintenance_id!r} does not exist any more"
             raise NotFound(msg, id=maintenance_id)
         return found[0]
+
+
+def _same(value: T) -> T:
+    return value
 
 
 def _active_until(audience: Audience) -> datetime:

@@ -73,6 +73,7 @@ class Metrics(Collector):
         self.counts: dict[MaintenanceState, int] = dict.fromkeys(MaintenanceState, 0)
         self._entries: dict[EntryKind, int] = dict.fromkeys(EntryKind, 0)
         self._approvals: dict[str, int] = {}
+        self._forgotten = {"maintenances": 0, "entries": 0}
         self.registry = CollectorRegistry()
         self._lateness = Histogram(
             "forewarn_start_lateness_seconds",
@@ -88,6 +89,8 @@ class Metrics(Collector):
 
     def notice(self, changes: Changes) -> None:
         """Count what was committed."""
+        self._forgotten["maintenances"] += changes.forgotten_maintenances
+        self._forgotten["entries"] += changes.forgotten_entries
         for entry in changes.entries:
             self._entries[entry.kind] += 1
             if entry.kind is EntryKind.APPROVED:
@@ -120,6 +123,12 @@ class Metrics(Collector):
         for kind, count in self._entries.items():
             transitions.add_metric([kind.value], count)
         yield transitions
+        forgotten = CounterMetricFamily(
+            "forewarn_history_forgotten", "Ended maintenances and ledger entries that were forgotten.", labels=["what"]
+        )
+        for what, count in self._forgotten.items():
+            forgotten.add_metric([what], count)
+        yield forgotten
         states = GaugeMetricFamily("forewarn_maintenances", "Maintenances kept, by state.", labels=["state"])
         for state, count in self.counts.items():
             states.add_metric([state.value], count)

@@ -45,6 +45,7 @@ class Pace:
         remember_every: How often it is written down who asked lately.
         prune_every: How often old history is forgotten.
         history: How long ended maintenances are kept.
+        entries_max: How many entries of the ledger are kept.
         outcomes: How long idempotency keys are kept.
     """
 
@@ -58,6 +59,7 @@ class Pace:
         remember_every: timedelta = timedelta(minutes=1),
         prune_every: timedelta = timedelta(hours=1),
         history: timedelta = timedelta(days=90),
+        entries_max: int = 10_000_000,
         outcomes: timedelta = timedelta(hours=24),
     ) -> None:
         self.batch_max = batch_max
@@ -67,6 +69,7 @@ class Pace:
         self.remember_every = remember_every
         self.prune_every = prune_every
         self.history = history
+        self.entries_max = entries_max
         self.outcomes = outcomes
 
 
@@ -104,6 +107,7 @@ class Scheduler:
         self._lock = asyncio.Lock()
         self._housekeeping_at = clock.now()
         self._prune_at = clock.now() + self._pace.prune_every
+        self._tidying: asyncio.Task[None] | None = None
         engine.listeners.append(self.notice)
 
     def wake(self) -> None:
@@ -310,13 +314,31 @@ class Scheduler:
             return
         self._housekeeping_at = now + self._pace.remember_every
         await self._engine.remember_requests()
-        if now >= self._prune_at and self._engine.leadership.is_held:
+        if not self._engine.leadership.is_held:
+            return
+        is_time_to_prune = now >= self._prune_at
+        if is_time_to_prune:
             self._prune_at = now + self._pace.prune_every
-            await self._engine.prune(self._pace.history, self._pace.outcomes)
+        if self._clock.is_virtual:
+            await self._tidy(is_time_to_prune=is_time_to_prune)
+        elif self._tidying is None or self._tidying.done():
+            # Not in this loop: to forget a million maintenances takes minutes, and starts must be on time.
+            self._tidying = asyncio.ensure_future(self._tidy(is_time_to_prune=is_time_to_prune))
+
+    async def _tidy(self, *, is_time_to_prune: bool) -> None:
+        try:
+            await self._engine.mend_history()
+            if is_time_to_prune:
+                await self._engine.prune(self._pace.history, self._pace.outcomes, self._pace.entries_max)
+        except ForewarnError as error:
+            _log.warning("the history could not be tidied, trying again later", error=error.message)
+        except Exception:  # noqa: BLE001 - a bug here must not go unseen; the log has the trace
+            _log.exception("tidying the history failed, trying again later")
 
     async def stop(self) -> None:
         """Cancel the calls under way and write down who asked lately. They are repeated after the next start."""
-        for task in (*self._calls.values(), *self._aborts):
+        tidying = [] if self._tidying is None else [self._tidying]
+        for task in (*self._calls.values(), *self._aborts, *tidying):
             task.cancel()
         await self._rolling.stop()
         await self._engine.remember_requests()

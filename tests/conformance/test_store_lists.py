@@ -14,7 +14,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import Selection
 from forewarn.store import SqlStore
-from forewarn.store.contract import Outcome
+from forewarn.store.contract import Forgotten, Outcome
 from tests.support.databases import save
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, maintenance, vm
@@ -181,10 +181,10 @@ def test_pruning_forgets_what_ended_long_ago_with_all_that_belongs_to_it(store: 
     with store.write() as tx:
         tx.keep_outcome(Outcome(key="old", fingerprint="", content={}, at=NOW - MICROSECOND))
         tx.keep_outcome(Outcome(key="new", fingerprint="", content={}, at=NOW))
-        assert tx.prune(NOW, NOW, 2) == 2
+        assert tx.prune(NOW, NOW, 2) == Forgotten(maintenances=2, entries=2)
         assert {m.id for m in tx.maintenances().items} == {"old-2", "kept", "active"}
-        assert tx.prune(NOW, NOW, 2) == 1
-        assert tx.prune(NOW, NOW, 2) == 0
+        assert tx.prune(NOW, NOW, 2) == Forgotten(maintenances=1, entries=2)
+        assert not tx.prune(NOW, NOW, 2)
     with store.read() as reader:
         assert {m.id for m in reader.maintenances().items} == {"kept", "active"}
         assert reader.events_of(ids).keys() == {"kept"}

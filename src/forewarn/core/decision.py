@@ -86,6 +86,8 @@ class Changes:
 
     Attributes:
         created: Ids of the maintenances and events that did not exist before.
+        forgotten_maintenances: How many were forgotten since the change before that forgot some.
+        forgotten_entries: As above, of the ledger.
     """
 
     vms: dict[str, VirtualMachine] = field(default_factory=dict)
@@ -95,6 +97,8 @@ class Changes:
     created: set[str] = field(default_factory=set)
     entries: list[Entry] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
+    forgotten_maintenances: int = 0
+    forgotten_entries: int = 0
 
     @property
     def is_empty(self) -> bool:

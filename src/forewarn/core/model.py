@@ -357,6 +357,7 @@ class EntryKind(StrEnum):
     ROLLOUT = "rollout"
     FAULT_INJECTED = "fault-injected"
     FAULT_CLEARED = "fault-cleared"
+    PRUNED = "pruned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ class Selection:
     type: EventType | None = None
     source: Source | None = None
     text: str | None = None
-    look_max: int = 250_000
+    look_max: int = 50_000
 
     @property
     def names_place(self) -> bool:

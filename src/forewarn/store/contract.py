@@ -29,6 +29,7 @@ from forewarn.store.lease import Lease
 
 __all__ = [
     "INVENTORY",
+    "Forgotten",
     "News",
     "Outcome",
     "Page",
@@ -84,6 +85,27 @@ class Outcome:
     fingerprint: str
     content: dict[str, Any]
     at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """How much history was forgotten.
+
+    Attributes:
+        maintenances: Ended ones, with their events and claims.
+        entries: Of the ledger, theirs and those of no maintenance.
+    """
+
+    maintenances: int = 0
+    entries: int = 0
+
+    def __bool__(self) -> bool:
+        """Whether it was any."""
+        return bool(self.maintenances or self.entries)
+
+    def __add__(self, other: Forgotten) -> Forgotten:
+        """Both together."""
+        return Forgotten(maintenances=self.maintenances + other.maintenances, entries=self.entries + other.entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +202,10 @@ class Reader(Protocol):
             before: Only those with a smaller sequence; None: all.
             selection: Which.
         """
+        ...
+
+    def excess_until(self, entries_max: int) -> datetime | None:
+        """The moment of the newest entry that is too many, if only so many are to be kept; None: there are no more."""
         ...
 
     def counts(self) -> Mapping[MaintenanceState, int]:
@@ -299,11 +325,28 @@ class Transaction(Reader, Protocol):
         """Remember what an ``Idempotency-Key`` led to."""
         ...
 
-    def prune(self, ended_before: datetime, outcomes_before: datetime, limit: int) -> int:
+    def prune(self, ended_before: datetime, outcomes_before: datetime, limit: int) -> Forgotten:
         """Forget at most `limit` maintenances that ended before that, with their events and ledger entries.
 
+        Once there are fewer of them than that, entries of no maintenance are forgotten too, ten times `limit` at most.
+
         Returns:
-            How many maintenances were forgotten.
+            How much was forgotten; none once there is nothing left to forget.
+        """
+        ...
+
+    def mend_claims(self, until: datetime, limit: int) -> int:
+        """Make again what a replica of an earlier version has left out or deleted of the claims.
+
+        Such a one deletes the claims of what ends, and names no host. Each maintenance keeps its claims itself too:
+        from these they are made.
+
+        Args:
+            until: What ended before this is not looked at again once nothing is missing any more.
+            limit: Most maintenances in one go.
+
+        Returns:
+            How many maintenances were mended.
         """
         ...
 

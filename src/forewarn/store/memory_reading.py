@@ -164,6 +164,11 @@ class MemoryReader:
             if selection == EVERYTHING or takes_entry(selection, entry, maintenances.get(entry.maintenance_id)):
                 yield replace(entry, sequence=number)
 
+    def excess_until(self, entries_max: int) -> datetime | None:
+        index = self._tables.entries_by_sequence.group(ALL)
+        count = len(index) - entries_max
+        return self._tables.ledger.rows[index[count - 1][0]][1].at if count > 0 else None
+
     def counts(self) -> Mapping[MaintenanceState, int]:
         return {state: len(self._tables.by_state.group(state)) for state in MaintenanceState}
 

@@ -23,7 +23,7 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
-from forewarn.store.contract import INVENTORY, Outcome, StoredRollout
+from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout
 from forewarn.store.memory_reading import MemoryReader, as_json, of_keys
 from forewarn.store.memory_tables import ALL, Index, Table, Tables
 
@@ -216,21 +216,25 @@ class MemoryTransaction(MemoryReader):
     def keep_outcome(self, outcome: Outcome) -> None:
         self._tables.outcomes.add(outcome.key, replace(outcome, content=as_json(outcome.content)))
 
-    def prune(self, ended_before: datetime, outcomes_before: datetime, limit: int) -> int:
+    def prune(self, ended_before: datetime, outcomes_before: datetime, limit: int) -> Forgotten:
         tables = self._tables
         for _, key in tables.outcomes_by_at.before(ALL, outcomes_before):
             tables.outcomes.put(key, None)
         old = [place[-1] for place in tables.ended.before(ALL, ended_before)[:limit]]
+        numbers: list[int] = []
         for maintenance_id in old:
             for _, key in list(tables.events_of.group(maintenance_id)):
                 tables.events.put(key, None)
-            for (sequence,) in list(tables.entries_of.group(maintenance_id)):
-                tables.ledger.put(sequence, None)
+            numbers += [number for (number,) in tables.entries_of.group(maintenance_id)]
             tables.maintenances.put(maintenance_id, None)
         if len(old) < limit:
-            for _, sequence in tables.loose_entries.before(ALL, ended_before):
-                tables.ledger.put(sequence, None)
-        return len(old)
+            numbers += [number for _, number in tables.loose_entries.before(ALL, ended_before)[: 10 * limit]]
+        for number in numbers:
+            tables.ledger.put(number, None)
+        return Forgotten(maintenances=len(old), entries=len(numbers))
+
+    def mend_claims(self, until: datetime, limit: int) -> int:  # noqa: ARG002 - of the contract
+        return 0  # no other version has ever worked on it
 
 
 def _put(table: Table[T], by_sequence: Index[T], values: Mapping[str, T], created: set[str]) -> None:

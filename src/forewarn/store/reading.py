@@ -181,6 +181,11 @@ class SqlReader:
     def _dialect(self) -> str:
         return self._connection.dialect.name
 
+    def excess_until(self, entries_max: int) -> datetime | None:
+        column = t.ledger.c.sequence
+        newest = sa.select(column).order_by(column.desc()).offset(entries_max).limit(1).scalar_subquery()
+        return self._connection.execute(sa.select(t.ledger.c.at).where(column == newest)).scalar()
+
     def counts(self) -> Mapping[MaintenanceState, int]:
         query = sa.select(t.maintenance.c.state, sa.func.count()).group_by(t.maintenance.c.state)
         counts = dict.fromkeys(MaintenanceState, 0)

@@ -24,13 +24,16 @@ from forewarn.core.model import (
 )
 from forewarn.errors import StoreUnavailable
 from forewarn.store import tables as t
-from forewarn.store.contract import INVENTORY, Outcome, StoredRollout
+from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout
 from forewarn.store.reading import SqlReader, in_pieces
 from forewarn.store.rows import claim_rows, to_row
 
 __all__ = ["SqlTransaction"]
 
 _COUNTER = "sequence"
+_CLAIMS_WHOLE = "claims_whole_until"
+"""Up to which end of a maintenance none lacks its claims."""
+
 _MUTABLE = {
     "maintenance": ("state", "not_before", "due_at", "started_at", "begun_at", "impacted_at", "ended_at", "attempts"),
     "event": ("is_listed", "approved_at", "approved_by"),
@@ -271,18 +274,47 @@ class SqlTransaction(SqlReader):
         }
         self._connection.execute(sa.insert(t.idempotency), [row])
 
-    def prune(self, ended_before: datetime, outcomes_before: datetime, limit: int) -> int:
+    def prune(self, ended_before: datetime, outcomes_before: datetime, limit: int) -> Forgotten:
         self._connection.execute(sa.delete(t.idempotency).where(t.idempotency.c.at < outcomes_before))
         columns = t.maintenance.c
         old = sa.select(columns.id).where(columns.ended_at < ended_before).order_by(columns.ended_at).limit(limit)
         ids = list(self._connection.execute(old).scalars())
+        entries = 0
         for piece in in_pieces(ids):
-            for column in (t.event.c.maintenance_id, t.ledger.c.maintenance_id, t.claim.c.maintenance_id, columns.id):
+            for column in (t.event.c.maintenance_id, t.claim.c.maintenance_id, columns.id):
                 self._connection.execute(sa.delete(column.table).where(column.in_(piece)))
+            entries += self._connection.execute(
+                sa.delete(t.ledger).where(t.ledger.c.maintenance_id.in_(piece))
+            ).rowcount
         if len(ids) < limit:
-            query = sa.delete(t.ledger).where(t.ledger.c.at < ended_before, t.ledger.c.maintenance_id.is_(None))
-            self._connection.execute(query)
-        return len(ids)
+            entries += self._prune_loose(ended_before, 10 * limit)
+        return Forgotten(maintenances=len(ids), entries=entries)
+
+    def _prune_loose(self, before: datetime, limit: int) -> int:
+        c = t.ledger.c
+        loose = sa.select(c.sequence).where(c.at < before, c.maintenance_id.is_(None)).order_by(c.at, c.sequence)
+        return self._connection.execute(sa.delete(t.ledger).where(c.sequence.in_(loose.limit(limit)))).rowcount
+
+    def mend_claims(self, until: datetime, limit: int) -> int:
+        m, c = t.maintenance.c, t.claim.c
+        said = self._meta(_CLAIMS_WHOLE)
+        mark = None if said is None else datetime.fromisoformat(said)
+        has_claims = sa.cast(m.claims, sa.Text) != "[]"
+        is_found = sa.exists().where(c.maintenance_id == m.id)
+        lacks = sa.select(m.id).where(m.ended_at.is_not(None), has_claims, ~is_found)
+        lacks = lacks if mark is None else lacks.where(m.ended_at >= mark)
+        ids = set(self._connection.execute(lacks.order_by(m.ended_at).limit(limit)).scalars())
+        nameless = sa.select(c.maintenance_id).where(c.host.is_(None)).distinct().limit(limit)
+        ids.update(self._connection.execute(nameless).scalars())
+        found = [each for each in self._maintenances_by_id(ids).values() if each.claims]
+        for piece in in_pieces(each.id for each in found):
+            self._connection.execute(sa.delete(t.claim).where(c.maintenance_id.in_(piece)))
+        rows = [row for each in found for row in claim_rows(each.id, each.claims, is_active=each.is_active)]
+        if rows:
+            self._connection.execute(sa.insert(t.claim), rows)
+        elif mark is None or mark < until:
+            self._upsert(t.meta, [{"key": _CLAIMS_WHOLE, "value": until.isoformat()}])
+        return len(found)
 
     def _upsert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
         if not rows:

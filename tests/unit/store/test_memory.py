@@ -328,6 +328,7 @@ def told(reader: Reader) -> Mapping[str, object]:
         "selected entries": lambda: [list(forwards(reader, s)) for s in SELECTIONS],
         "selected entries, newest first": lambda: [list(backwards(reader, s)) for s in SELECTIONS],
         "selected maintenances": lambda: [list(newest_first(reader, s)) for s in SELECTIONS],
+        "excess": lambda: [reader.excess_until(count) for count in (0, 1, 3, 50)],
         "counts": lambda: dict(reader.counts()),
         "next due": lambda: [reader.next_due_at(), reader.next_due_at(iter(["m-1", "m-2"]))],
         "next silent": reader.next_silent_at,
@@ -455,7 +456,7 @@ def test_both_forget_entries_of_no_maintenance_only_with_the_last_old_maintenanc
     for store in (blank(), MemoryStore()):
         save(store, *ended, Entry(kind=EntryKind.CLOCK_ADVANCED, at=NOW, actor="forewarn"))
         with store.write() as tx:
-            left = [(tx.prune(NOW + minutes(1), NOW, 1), len(tx.entries().items)) for _ in range(3)]
+            left = [(tx.prune(NOW + minutes(1), NOW, 1).maintenances, len(tx.entries().items)) for _ in range(3)]
         assert left == [(1, 1), (1, 1), (0, 0)]
 
 

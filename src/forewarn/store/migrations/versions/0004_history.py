@@ -1,12 +1,13 @@
 """What makes the history an answer: claims that stay, and indexes for what people ask by.
 
 Code before this deletes claims when a maintenance ends, and makes rows that are active by default and name no host.
-`forewarn.store.mending` fills in what is missing then.
+`Transaction.mend_claims` fills in what is missing then.
 
 Revision: 0004.
 """
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 from alembic import op
@@ -82,6 +83,10 @@ def _fill(connection: sa.Connection) -> None:
         ]
         if rows:
             connection.execute(sa.insert(_claim), rows)
+    last = connection.execute(sa.select(sa.func.max(_maintenance.c.ended_at))).scalar()
+    if last is not None:  # what a replica of an earlier version ends from here on is mended later
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=last)
+        connection.execute(sa.insert(_meta).values(key="claims_whole_until", value=moment.isoformat()))
 
 
 def _say_compatible(connection: sa.Connection) -> None:

@@ -1,0 +1,226 @@
+# ruff: noqa: S608 - the statements are made of what stands in this file
+"""Part 13: what people ask of a long history: ledger queries over ten million rows, on SQLite and on PostgreSQL.
+
+The history is written without the service, by the databases themselves: six entries for each maintenance of two VMs,
+over ninety days. It is asked through the reader that the control API uses, in this process.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from bench.postgresql import databases, open_engine
+from bench.result import Effort, Result, Row, percentile
+from forewarn.core.model import EntryKind, EventType, MaintenanceState
+from forewarn.core.selection import Selection
+from forewarn.store import SqlStore
+from forewarn.store import tables as t
+from forewarn.store.contract import Reader
+
+__all__ = ["measure"]
+
+_STORES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
+_PAGE = 100
+_TARGET_MS = 100.0
+_ENTRIES_EACH = 6
+_NUMBERS_EACH = 8
+_VMS = 100_000
+_SPAN = timedelta(days=90)
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Query = Callable[[Reader, random.Random], object]
+
+
+def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 - what every part is given
+    """The same on both."""
+    count = effort.history // _ENTRIES_EACH
+    result = Result(title=f"Asked of a history of {count * _ENTRIES_EACH:,} ledger entries, {_PAGE} in a page")
+    for store, words in _STORES.items():
+        place = folder / store
+        place.mkdir()
+        with _database(store, place) as url:
+            began_s = time.monotonic()
+            _build(url, count)
+            built_s = time.monotonic() - began_s
+            print(f"  {words}: built in {built_s:.0f} s", flush=True)
+            found = _ask(url, effort.questions, count)
+        result.raw[store] = {"built_s": built_s, "took_ms": found}
+        result.rows += [
+            Row(
+                what=f"{words}, {name}, p99",
+                value=percentile(took_ms, 99),
+                unit="ms",
+                target=_TARGET_MS,
+                note=f"p50 {percentile(took_ms, 50):.1f} ms",
+            )
+            for name, took_ms in found.items()
+        ]
+    return result
+
+
+@contextmanager
+def _database(store: str, place: Path) -> Iterator[str]:
+    if store == "sqlite":
+        yield f"sqlite:///{place}/forewarn.db"
+        return
+    with databases(place) as url:
+        yield url
+
+
+# Building
+
+
+def _build(url: str, count: int) -> None:
+    """Tables first, indexes after them: that is many times quicker."""
+    SqlStore(url).close()
+    indexes = [index for table in (t.ledger, t.maintenance, t.claim, t.event) for index in table.indexes]
+    engine = open_engine(url)
+    with engine.begin() as connection:
+        is_sqlite = connection.dialect.name == "sqlite"
+        if is_sqlite:
+            connection.exec_driver_sql("PRAGMA synchronous=OFF")
+            connection.exec_driver_sql("PRAGMA cache_size=-262144")
+            connection.exec_driver_sql("PRAGMA temp_store=MEMORY")
+        else:
+            connection.exec_driver_sql("SET LOCAL maintenance_work_mem = '512MB'")
+        for index in indexes:
+            index.drop(connection)
+        for statement in _statements(count, is_sqlite=is_sqlite):
+            connection.exec_driver_sql(statement if is_sqlite else statement.replace("%", "%%"))
+        for index in indexes:
+            index.create(connection)
+    if not is_sqlite:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("VACUUM (ANALYZE)")  # as the server does by itself some minutes later
+
+
+def _statements(count: int, *, is_sqlite: bool) -> Iterator[str]:
+    step = int(_SPAN / timedelta(microseconds=1)) // count
+    begin = (_BEGIN - _EPOCH) // timedelta(microseconds=1)
+    head, source = "", f"generate_series(0, {count - 1}) AS n(k)"
+    if is_sqlite:
+        head, source = f"WITH RECURSIVE n(k) AS (SELECT 0 UNION ALL SELECT k + 1 FROM n WHERE k < {count - 1}) ", "n"
+    at = f"({begin} + CAST(k AS BIGINT) * {step})"
+    number = f"CAST(k AS BIGINT) * {_NUMBERS_EACH}"
+    vm = f"((CAST(k AS BIGINT) * 7919 + {{other}}) % {_VMS})"
+    vms = [vm.format(other=0), vm.format(other=1)]
+    claims = " || ',' || ".join(
+        f"""'["vm-' || {v} || '","host-' || ({v} / 50) || '","scope-' || ({v} / 10) || '",0]'""" for v in vms
+    )
+    json = "'[' || {0} || ']'" if is_sqlite else "CAST('[' || {0} || ']' AS JSON)"
+    state = "CASE WHEN k % 1000 = 0 THEN 'failed' ELSE 'completed' END"
+    kind = "CASE WHEN k % 3 = 0 THEN 'Reboot' WHEN k % 10007 = 1 THEN 'Preempt' ELSE 'Freeze' END"
+    yield (
+        "INSERT INTO maintenance (id, sequence, request_id, cause, type, impact, source, description, duration_s, "
+        "state, created_at, notice, not_before, started_at, impacted_at, ended_at, attempts, hosts, claims) "
+        f"{head}SELECT 'm-' || k, {number} + 1, 'm-' || k, 'host-maintenance', {kind}, {kind}, 'Platform', "
+        f"CASE WHEN k % 500000 = 11 THEN 'the Needle in it' ELSE 'Host server is undergoing maintenance.' END, 9, "
+        f"{state}, {at}, 900000000, {at} + 900000000, {at} + 900000000, {at} + 907000000, {at} + 1500000000, 0, "
+        f"{json.format(chr(39) * 2)}, {json.format(claims)} FROM {source}"
+    )
+    for v in vms:
+        yield (
+            "INSERT INTO claim (maintenance_id, vm, scope, host, is_active) "
+            f"{head}SELECT 'm-' || k, 'vm-' || {v}, 'scope-' || ({v} / 10), 'host-' || ({v} / 50), false FROM {source}"
+        )
+    resources = f"""'"vm-' || {vms[0]} || '"'"""
+    yield (
+        "INSERT INTO event (id, sequence, maintenance_id, audience, update_domain, resources, is_iaas, is_listed, "
+        f"approved_at, approved_by) {head}SELECT 'E-' || k, {number} + 2, 'm-' || k, 'scope:scope-' || ({vms[0]} / 10), "
+        f"0, {json.format(resources)}, true, false, {at} + 60000000, 'vm:vm-' || {vms[0]} FROM {source}"
+    )
+    operator = "CASE WHEN k % 100000 = 7 THEN 'operator:eve' ELSE 'operator:o-' || (k % 20) END"
+    needle = "CASE WHEN k % 500000 = 11 THEN 'the Needle in it' ELSE 'the impact lasted 4.2 s; announced was 9 s' END"
+    columns = "(sequence, at, kind, actor, maintenance_id, audience, vm, source_address, api_version, reason)"
+    approval = f"'scope:scope-' || ({vms[0]} / 10), 'vm-' || {vms[0]}, '10.0.0.7', '2020-07-01', NULL"
+    none = "NULL, NULL, NULL, NULL, NULL"
+    rows = [
+        ("0", "'scheduled'", operator, none),
+        ("60000000", "'approved'", f"'vm:vm-' || {vms[0]}", approval),
+        ("900000000", "'started'", "'forewarn'", none),
+        ("907000000", "'impacted'", "'actuator'", none),
+        ("912000000", "'impact-measured'", "'actuator'", f"NULL, NULL, NULL, NULL, {needle}"),
+        ("1500000000", state, "'actuator'", none),
+    ]
+    union = " UNION ALL ".join(
+        f"SELECT {number} + {place}, {at} + {later}, {kind_}, {actor}, 'm-' || k, {rest} FROM {source}"
+        for place, (later, kind_, actor, rest) in enumerate(rows, 3)
+    )
+    yield f"INSERT INTO ledger {columns} {head}SELECT * FROM ({union}) AS entries ORDER BY 1"
+    last = count * _NUMBERS_EACH + _NUMBERS_EACH
+    yield f"INSERT INTO meta (key, value) VALUES ('sequence', '{last}'), ('clock', 'real')"
+
+
+# Asking
+
+
+def _ask(url: str, times: int, count: int) -> dict[str, list[float]]:
+    store = SqlStore(url)
+    luck = random.Random(7)
+    found: dict[str, list[float]] = {}
+    try:
+        for name, query in _queries(count).items():
+            took_ms = []
+            for _ in range(times):
+                with store.read() as reader:
+                    began_s = time.perf_counter()
+                    query(reader, luck)
+                    took_ms.append((time.perf_counter() - began_s) * 1000)
+            found[name] = took_ms
+            p50, p99 = (percentile(took_ms, percent) for percent in (50, 99))
+            print(f"    {name}: p50 {p50:.1f} ms, p99 {p99:.1f} ms", flush=True)
+    finally:
+        store.close()
+    return found
+
+
+def _queries(count: int) -> dict[str, Query]:
+    def day(luck: random.Random) -> dict[str, datetime]:
+        since = _BEGIN + luck.random() * (_SPAN - timedelta(days=1))
+        return {"since": since, "until": since + timedelta(days=1)}
+
+    def entries(**said: object) -> Query:
+        return lambda reader, luck: reader.entries(limit=_PAGE, newest=True, selection=_selection(luck, said))
+
+    def maintenances(**said: object) -> Query:
+        return lambda reader, luck: reader.maintenances(limit=_PAGE, selection=_selection(luck, said))
+
+    def _selection(luck: random.Random, said: dict[str, object]) -> Selection:
+        made = {name: value(luck) if callable(value) else value for name, value in said.items()}
+        span: object = made.pop("day", None)
+        return Selection(**(made | (span if isinstance(span, dict) else {})))  # type: ignore[arg-type] # as named
+
+    def vm(luck: random.Random) -> str:
+        return f"vm-{luck.randrange(_VMS)}"
+
+    return {
+        "the newest page": entries(),
+        "a page of a day": entries(day=day),
+        "of a VM": entries(vm=vm),
+        "of a VM on a day": entries(vm=vm, day=day),
+        "of a scope": entries(scope=lambda luck: f"scope-{luck.randrange(_VMS // 10)}"),
+        "of a host": entries(host=lambda luck: f"host-{luck.randrange(_VMS // 50)}"),
+        "of a maintenance": entries(maintenance_id=lambda luck: f"m-{luck.randrange(count)}"),
+        "of a kind that is rare": entries(kinds=(EntryKind.FAILED,)),
+        "of a kind on a day": entries(kinds=(EntryKind.APPROVED,), day=day),
+        "of a person who did little": entries(actor="operator:eve"),
+        "of a person on a day": entries(actor="operator:o-3", day=day),
+        "of a type that is rare, one look": entries(type=EventType.PREEMPT),
+        "with a text that is rare, one look": entries(text="needle"),
+        "maintenances, newest page": maintenances(),
+        "maintenances of a VM": maintenances(vm=vm),
+        "maintenances of a host": maintenances(host=lambda luck: f"host-{luck.randrange(_VMS // 50)}"),
+        "maintenances of a day": maintenances(day=day),
+        "maintenances that have failed": maintenances(states=(MaintenanceState.FAILED,)),
+        "maintenances by two states, one look": maintenances(
+            states=(MaintenanceState.FAILED, MaintenanceState.CANCELED)
+        ),
+        "maintenances of a person, one look": maintenances(actor="operator:eve"),
+        "maintenances with a text, one look": maintenances(text="needle"),
+    }
