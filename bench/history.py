@@ -132,8 +132,9 @@ def _statements(count: int, *, is_sqlite: bool) -> Iterator[str]:
     resources = f"""'"vm-' || {vms[0]} || '"'"""
     yield (
         "INSERT INTO event (id, sequence, maintenance_id, audience, update_domain, resources, is_iaas, is_listed, "
-        f"approved_at, approved_by) {head}SELECT 'E-' || k, {number} + 2, 'm-' || k, 'scope:scope-' || ({vms[0]} / 10), "
-        f"0, {json.format(resources)}, true, false, {at} + 60000000, 'vm:vm-' || {vms[0]} FROM {source}"
+        f"approved_at, approved_by) {head}SELECT 'E-' || k, {number} + 2, 'm-' || k, "
+        f"'scope:scope-' || ({vms[0]} / 10), 0, {json.format(resources)}, true, false, "
+        f"{at} + 60000000, 'vm:vm-' || {vms[0]} FROM {source}"
     )
     operator = "CASE WHEN k % 100000 = 7 THEN 'operator:eve' ELSE 'operator:o-' || (k % 20) END"
     needle = "CASE WHEN k % 500000 = 11 THEN 'the Needle in it' ELSE 'the impact lasted 4.2 s; announced was 9 s' END"

@@ -392,3 +392,52 @@ def test_a_form_with_bad_input_says_what_is_wrong_and_loses_nothing(
     assert words in text_of(answer)
     assert html.escape(sent["description"]) in answer.text
     assert "<script>alert" not in answer.text
+
+
+# The ledger
+
+
+def test_the_ledger_is_searched_by_what_people_remember(service: Running, browser: Browser) -> None:
+    one, other = seen(service.vm(), service), seen(service.vm(), service)
+    made = schedule(service, one)
+    foreign = schedule(service, other)
+    browser.send_form(f"/maintenance/{made['id']}/cancel", reason="the disk came late")
+    for fields in (
+        {"text": "DISK came"},
+        {"vm": one.name, "kind": "canceled"},
+        {"maintenance": str(made["id"])},
+        {"scope": "", "host": f"host-{one.name}", "since": "1h", "actor": "operator:local"},
+    ):
+        page = text_of(browser.get("/ledger", params=fields))
+        assert "the disk came late" in page, fields
+        assert str(foreign["id"]) not in page, fields
+    assert "Nothing was found" in text_of(browser.get("/ledger", params={"text": "no such words"}))
+    assert "Nothing was found" in text_of(browser.get("/ledger", params={"vm": one.name, "until": "2020-01-01"}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"since": "yesterday"}, "since: 'yesterday' is expected to be a span like 30d"),
+        ({"kind": "explosion"}, "kind 'explosion' is none of the ledger's"),
+        ({"text": "x" * 257}, "text is longer than 256 characters"),
+    ],
+)
+def test_a_search_that_cannot_be_read_says_why(browser: Browser, fields: dict[str, str], words: str) -> None:
+    page = browser.get("/ledger", params=fields)
+    assert page.status_code == 200
+    assert words in text_of(page)
+
+
+def test_older_entries_are_a_click_away(service: Running, browser: Browser) -> None:
+    vm = seen(service.vm(), service)
+    for _ in range(60):
+        browser.send_form(f"/maintenance/{schedule(service, vm)['id']}/cancel")
+    at, numbers = "/ledger?" + f"vm={vm.name}", []
+    while at:
+        page = browser.get(at).text
+        numbers += [int(found) for found in re.findall(r'id="entry-(\d+)"', page)]
+        following = re.search(r'href="([^"]+)">older', page)
+        at = html.unescape(following[1]) if following else ""
+    assert len(numbers) == len(set(numbers)) >= 120
+    assert numbers == sorted(numbers, reverse=True)

@@ -1,21 +1,92 @@
-"""The ledger: what happened, who did it, and why."""
+"""The ledger: what happened, who did it, and why; searched by what people remember of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from forewarn.core.model import EntryKind
+from forewarn.core.selection import Selection
 from forewarn.dashboard.page import Look, Page
+from forewarn.errors import InvalidRequest
+from forewarn.span import parse_span
 from forewarn.store.contract import Reader
 
-__all__ = ["ledger"]
+__all__ = ["FIELDS", "ledger", "read_selection"]
+
+FIELDS = ("since", "until", "vm", "scope", "host", "kind", "actor", "text", "maintenance")
+"""What one can search by, as in the address."""
 
 _ROWS = 100
+_LENGTH_MAX = 256
+_NUMBER_LENGTH_MAX = 18
+"""Digits that an integer of every database holds."""
 
 
 def ledger(reader: Reader, look: Look) -> Page:
-    """The newest entries, or those after a sequence."""
-    text = look.params.get("after", "")
-    after = int(text) if text.isdecimal() and len(text) < 19 else None  # noqa: PLR2004 - what an integer of a database holds
-    wanted = look.params.get("maintenance", "").strip() or None
-    is_newest = after is None
-    page = reader.entries(after=after or 0, limit=_ROWS, maintenance_id=wanted, newest=is_newest)
-    values = {"entries": page.items[::-1], "next": page.next, "maintenance": wanted or "", "is_newest": is_newest}
-    return Page(template="ledger.html", title="Ledger", values=values, is_live=is_newest)
+    """Entries that were asked for, newest first."""
+    given = {name: look.params.get(name, "").strip() for name in FIELDS}
+    wrong, selection = "", Selection()
+    try:
+        selection = read_selection(given, look.now)
+    except InvalidRequest as error:
+        wrong = error.message
+    before = _number(look.params.get("before", ""))
+    page = None if wrong else reader.entries(limit=_ROWS, newest=True, before=before, selection=selection)
+    values = {
+        "entries": [] if page is None else page.items[::-1],
+        "next": None if page is None else page.next,
+        "is_first": before is None,
+        "given": given,
+        "asked": {name: value for name, value in given.items() if value},
+        "kinds": [kind.value for kind in EntryKind],
+        "wrong": wrong,
+    }
+    return Page(template="ledger.html", title="Ledger", values=values, is_live=before is None and not wrong)
+
+
+def read_selection(given: Mapping[str, str], now: datetime) -> Selection:
+    """What the fields ask for; an empty one asks for nothing.
+
+    Raises:
+        InvalidRequest: One cannot be read.
+    """
+    for name, value in given.items():
+        if len(value) > _LENGTH_MAX or "\x00" in value:
+            msg = f"{name} is longer than {_LENGTH_MAX} characters, or holds what is no text"
+            raise InvalidRequest(msg)
+    if given["kind"] and given["kind"] not in set(EntryKind):
+        msg = f"kind {given['kind']!r} is none of the ledger's"
+        raise InvalidRequest(msg)
+    return Selection(
+        since=_moment("since", given["since"], now),
+        until=_moment("until", given["until"], now),
+        vm=given["vm"] or None,
+        scope=given["scope"] or None,
+        host=given["host"] or None,
+        kinds=(EntryKind(given["kind"]),) if given["kind"] else (),
+        actor=given["actor"] or None,
+        text=given["text"] or None,
+        maintenance_id=given["maintenance"] or None,
+    )
+
+
+def _moment(name: str, text: str, now: datetime) -> datetime | None:
+    """A moment, as RFC 3339 or a day in UTC; or a span, which is so long ago."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    else:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    try:
+        return now - parse_span(text)
+    except ValueError:
+        msg = f"{name}: {text!r} is expected to be a span like 30d, a day like 2030-01-31, or a moment in RFC 3339"
+        raise InvalidRequest(msg) from None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _NUMBER_LENGTH_MAX else None

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from forewarn.core.lifecycle import Trigger, allows, event_status
 from forewarn.core.model import EntryKind
+from forewarn.core.selection import Selection
 from forewarn.dashboard import words
 from forewarn.dashboard.board import item_of, remembered
 from forewarn.dashboard.page import Look, Page
@@ -29,7 +30,7 @@ def maintenance(reader: Reader, look: Look) -> Page:
         msg = f"maintenance {look.path['id']!r} does not exist, or was forgotten"
         raise NotFound(msg, id=look.path["id"])
     item = item_of(reader, look.board, found, look.asked_at, look.now)
-    entries = reader.entries(limit=_ENTRIES_MAX, maintenance_id=found.id).items
+    entries = reader.entries(limit=_ENTRIES_MAX, selection=Selection(maintenance_id=found.id)).items
     asked_at = remembered(reader, {found.id: item.events}, look.asked_at)
     measured = [entry.reason for entry in entries if entry.kind is EntryKind.IMPACT_MEASURED]
     hosts: dict[str, list[str]] = defaultdict(list)
