@@ -87,6 +87,12 @@ class Settings(BaseSettings):
     user_operations_max: int | None = Field(
         None, ge=1, description="User operations pending per scope; 10 in the preview (R88)."
     )
+    policy_delay: Span = Field(
+        timedelta(seconds=5),
+        **_seconds(3600),
+        description="How long a Freeze that a policy has approved is shown as Scheduled at least.",
+    )
+    deferrals_max: int = Field(20, ge=0, le=1000, description="How often one maintenance may be put off.")
 
     # The metadata protocol's switches
     notbefore_2017_03_01: Literal["iso", "rfc1123"] = Field("iso", description="NotBefore in 2017-03-01 (A1).")
@@ -241,6 +247,8 @@ class Settings(BaseSettings):
             restart_grace=self.restart_grace,
             notice_max=self.notice_max,
             user_operations_max=self.user_operations_max,
+            policy_delay=self.policy_delay,
+            deferrals_max=self.deferrals_max,
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 from forewarn.auth import digest
 from forewarn.commit import Gathered, Key, Truth, inline, recall
-from forewarn.core import ending, planning, service, settlement
+from forewarn.core import ending, moving, planning, service, settlement
 from forewarn.core.approval import Approval, Approver, approve
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Changes, Document, Draft, State
@@ -145,6 +145,40 @@ class Engine(RolloutCommands):
             return settlement.force_start(draft, maintenance, reason=reason)
 
         return await self._one(maintenance_id, force, actor=actor, key=key)
+
+    async def defer(  # noqa: PLR0913 - what may be said about it
+        self,
+        maintenance_id: str,
+        *,
+        actor: str,
+        not_before: datetime | None = None,
+        by: timedelta | None = None,
+        reason: str | None = None,
+        key: Key | None = None,
+    ) -> Maintenance:
+        """Put a scheduled maintenance to a later moment; see `moving.defer` for what it takes and raises."""
+
+        def change(draft: Draft, maintenance: Maintenance) -> Maintenance:
+            return moving.defer(draft, maintenance, not_before=not_before, by=by, reason=reason)
+
+        return await self._one(maintenance_id, change, actor=actor, key=key)
+
+    async def extend(  # noqa: PLR0913 - as above
+        self,
+        maintenance_id: str,
+        by: timedelta,
+        *,
+        actor: str,
+        tenant: str | None = None,
+        reason: str | None = None,
+        key: Key | None = None,
+    ) -> Maintenance:
+        """Give a tenant more time to prepare; see `moving.extend` for what it takes and raises."""
+
+        def change(draft: Draft, maintenance: Maintenance) -> Maintenance:
+            return moving.extend(draft, maintenance, by=by, tenant=tenant, reason=reason)
+
+        return await self._one(maintenance_id, change, actor=actor, key=key)
 
     async def impact(self, maintenance_id: str, duration_s: int, *, actor: str, key: Key | None = None) -> Maintenance:
         """Announce to the ledger a further impact of a started maintenance; no document changes (R80)."""

@@ -10,6 +10,7 @@
       | + NotFound                  404  no such host, VM, maintenance or event
       | + Conflict                  409  it exists, but is in a state that does not allow it
       | + BelowMinimumNotice        409  shorter notice than promised, and not forced
+      | + QuietHoursConflict        409  every moment within its limits is in somebody's quiet hours, and not forced
       | + IdempotencyMismatch       422  a key used again for another request
       | + LimitExceeded             429  a limit of the configuration was reached
       + ConfigError                 500  settings, inventory file or command line cannot be used
@@ -55,6 +56,7 @@ __all__ = [
     "LimitExceeded",
     "NotFound",
     "OtherSideError",
+    "QuietHoursConflict",
     "ServerError",
     "ServerUnreachable",
     "StoreCorrupt",
@@ -125,6 +127,12 @@ class BelowMinimumNotice(Conflict):
     """The notice is shorter than R71 promises, and the request was not forced with a reason."""
 
     code = "below_minimum_notice"
+
+
+class QuietHoursConflict(Conflict):
+    """Every moment within the limits of the notice is in somebody's quiet hours, and the request was not forced."""
+
+    code = "quiet_hours"
 
 
 class IdempotencyMismatch(CallerError):

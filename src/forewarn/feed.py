@@ -104,7 +104,7 @@ class Channel:
         self._replies = None
         self.document = document
         self._listed = frozenset(event.id for event, _ in document.items)
-        started = {event.id for event, m in document.items if m.state is MaintenanceState.STARTED or event.is_approved}
+        started = {event.id for event, m in document.items if m.state is MaintenanceState.STARTED or event.is_settled}
         self.settled = frozenset(started | self.settled & self._listed)
         if has_changed or not self.is_enabled:
             self.wake()

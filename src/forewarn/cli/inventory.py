@@ -12,6 +12,7 @@ from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection
 from forewarn.cli.inventory_libvirt import add_follow_libvirt, add_from_libvirt
 from forewarn.cli.output import Output
+from forewarn.core.policy import ALL_APPROVERS
 from forewarn.errors import ConfigError
 
 __all__ = ["add_inventory", "without_defaults"]
@@ -56,9 +57,17 @@ def add_inventory(app: typer.Typer) -> None:
 def without_defaults(value: Any) -> Any:  # noqa: ANN401 - JSON
     """The same inventory, without the members of hosts, scopes and VMs that say nothing."""
     return {
-        noun: [{name: member for name, member in item.items() if member not in _NOTHING} for item in items]
+        noun: [{name: _said(name, member) for name, member in item.items() if member not in _NOTHING} for item in items]
         for noun, items in value.items()
     }
+
+
+def _said(name: str, member: Any) -> Any:  # noqa: ANN401 - JSON
+    """A policy without what it does not say; anything else as it is."""
+    if name != "policy":
+        return member
+    is_default = {"approve_user_operations": False, "approvers": list(ALL_APPROVERS)}
+    return {key: value for key, value in member.items() if value not in _NOTHING and value != is_default.get(key)}
 
 
 def _read(file: Path) -> bytes:

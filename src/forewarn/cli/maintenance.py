@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -40,7 +40,10 @@ Notice = Annotated[
     ),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Undercut the minimum notice; wants --reason.", rich_help_panel=_RULES)
+    bool,
+    typer.Option(
+        "--force", help="Undercut the minimum notice, disregard quiet hours; wants --reason.", rich_help_panel=_RULES
+    ),
 ]
 Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; stands in the ledger.", rich_help_panel=_RULES)]
 Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; stands in the ledger.")]
@@ -55,6 +58,7 @@ def add_maintenance(app: typer.Typer) -> None:
     _add_show(noun)
     _add_endings(noun)
     _add_impact(noun)
+    _add_moves(noun)
 
 
 def _add_schedule(noun: typer.Typer) -> None:
@@ -129,6 +133,14 @@ def _add_schedule(noun: typer.Typer) -> None:
                 rich_help_panel=_WHEN,
             ),
         ] = None,
+        latest_start: Annotated[
+            str | None,
+            typer.Option(
+                metavar="TIME",
+                help="Until when it may be deferred: RFC 3339, or a span from now. (default: it may not)",
+                rich_help_panel=_WHEN,
+            ),
+        ] = None,
         force: Force = False,
         reason: Reason = None,
         dry_run: Annotated[
@@ -152,6 +164,7 @@ def _add_schedule(noun: typer.Typer) -> None:
             "source": source,
             "impact": turns_out_as,
             "duration_s": as_duration_s(duration, "--duration"),
+            "latest_start": _moment(connection, latest_start, "--latest-start"),
         }
         body |= forced(force=force, reason=reason)
         content = {k: v for k, v in body.items() if v is not None}
@@ -303,6 +316,8 @@ def _add_show(noun: typer.Typer) -> None:
                 ("hosts", ", ".join(m["hosts"])),
                 ("vms", ", ".join(m["vms"])),
                 ("not before", _when(m["not_before"], now if m["state"] in ACTIVE_STATES else None)),
+                ("latest start", format_moment(m["latest_start"])),
+                ("put off", _moves(m)),
                 ("duration", "unknown" if m["duration_s"] < 0 else format_seconds(m["duration_s"])),
                 ("forced", m["force_reason"]),
             ]
@@ -387,6 +402,84 @@ def _add_impact(noun: typer.Typer) -> None:
         """Record a further impact of a started maintenance; what VMs see does not change."""
         body = {"duration_s": as_duration_s(duration, "--duration")}
         _change(connection, output, maintenance_id, "impact", body)
+
+
+def _add_moves(noun: typer.Typer) -> None:
+    @command(
+        noun,
+        "defer",
+        "forewarn maintenance defer k3v9xq2m --by 2h",
+        'forewarn maintenance defer k3v9xq2m --until 2030-01-31T20:00:00Z --reason "end of the month"',
+    )
+    def defer(
+        maintenance_id: _Id,
+        connection: Connection,
+        output: Output,
+        by: Annotated[str | None, typer.Option(metavar="SPAN", help="How much later than now planned.")] = None,
+        until: Annotated[
+            str | None, typer.Option(metavar="TIME", help="The moment: RFC 3339, or a span from now.")
+        ] = None,
+        reason: Why = None,
+    ) -> None:
+        """Put a scheduled maintenance off, up to the latest start that it was scheduled with."""
+        if (by is None) == (until is None):
+            msg = "give one of them" if by is None else "give one of them, not both"
+            raise typer.BadParameter(msg, param_hint="--by, --until")
+        body = {
+            "by_s": as_span_s(by, "--by"),
+            "not_before": _moment(connection, until, "--until"),
+            "reason": reason,
+        }
+        _move(connection, output, maintenance_id, "defer", body)
+
+    @command(
+        noun,
+        "extend",
+        "forewarn maintenance extend k3v9xq2m --by 5m",
+        'forewarn maintenance extend k3v9xq2m --by 5m --scope web --reason "the backup is not done"',
+    )
+    def extend(
+        maintenance_id: _Id,
+        connection: Connection,
+        output: Output,
+        by: Annotated[str, typer.Option(metavar="SPAN", help="How much more time.")],
+        scope: Annotated[
+            str | None,
+            typer.Option(metavar="NAME", help="The scope, or the lone VM, that needs it; where several are hit."),
+        ] = None,
+        reason: Why = None,
+    ) -> None:
+        """Give who prepares for a scheduled maintenance more time, as the policy of that scope grants."""
+        _move(
+            connection,
+            output,
+            maintenance_id,
+            "extend",
+            {"by_s": as_span_s(by, "--by"), "scope": scope, "reason": reason},
+        )
+
+
+def _moment(connection: Connection, text: str | None, hint: str) -> str | None:
+    """A moment as the API takes it; a span counts from the service's own time."""
+    if text is None:
+        return None
+    when = as_moment_or_span(text, hint)
+    return (when if isinstance(when, datetime) else server_now(connection) + timedelta(seconds=when)).isoformat()
+
+
+def _moves(m: dict[str, Any]) -> str | None:
+    """How often it was put off, and how."""
+    counts = ((m["deferrals"], "deferred"), (m["extensions"], "extended"))
+    said = [f"{word} {count} time{'s' if count > 1 else ''}" for count, word in counts if count]
+    return ", ".join(said) + (f" by {format_seconds(m['extended_s'])} in sum" if m["extensions"] else "") or None
+
+
+def _move(connection: Connection, output: Output, maintenance_id: str, verb: str, body: dict[str, Any]) -> None:
+    said = {name: value for name, value in body.items() if value is not None}
+    changed = connection.change("POST", f"/v1/maintenance/{segment(maintenance_id)}/{verb}", said)
+    if not output.show(changed):
+        when = _when(changed["not_before"], server_now(connection))
+        output.line(f"maintenance {changed['id']} is {changed['state']}, not before {when}")
 
 
 def _change(connection: Connection, output: Output, maintenance_id: str, verb: str, body: object) -> None:

@@ -48,6 +48,7 @@ class ApprovalOut(BaseModel):
     unknown: list[str]
     approved: list[str]
     unchanged: list[str]
+    refused: list[str] = []
 
 
 class AskedIn(_In):
@@ -155,8 +156,13 @@ async def approve(context: ContextOf, _actor: HostActor, name: str, body: Approv
         api_version=body.api_version or None,
     )
     approval = await context.engine.approve(body.event_ids, approver)
+    # What a policy refuses is among the unknown too: an endpoint of the version before, which does not know the word,
+    # would answer 200 for it.
     return ApprovalOut(
-        unknown=list(approval.unknown), approved=list(approval.approved), unchanged=list(approval.unchanged)
+        unknown=[*approval.unknown, *approval.refused],
+        approved=list(approval.approved),
+        unchanged=list(approval.unchanged),
+        refused=list(approval.refused),
     )
 
 

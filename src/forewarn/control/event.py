@@ -26,6 +26,7 @@ _STATES = {status: [state for state, shown in EVENT_STATUS.items() if shown is s
     EventStatus.WITHDRAWN: [MaintenanceState.SCHEDULED, MaintenanceState.STARTED]
 }
 """In which states a maintenance may be whose events have that status."""
+_STATUSES = {"unknown": 404, "refused": 403}
 
 
 @router.get("")
@@ -65,27 +66,26 @@ async def list_events(  # noqa: PLR0913 - a query parameter each
 
 _RESULTS: dict[int | str, dict[str, Any]] = {
     207: {"model": ApprovalsOut, "description": "They differ."},
+    403: {"model": ApprovalsOut, "description": "Policies leave all of them to others."},
     404: {"model": ApprovalsOut, "description": "None of them is known."},
 }
 
 
 @router.post("/approve", responses=_RESULTS)
 async def approve(context: ContextOf, actor: Actor, body: ApprovalIn, response: Response) -> ApprovalsOut:
-    """Approve events on behalf of their VMs (X6). Known ones are approved even when others are unknown."""
+    """Approve events on behalf of their VMs (X6).
+
+    Those that can be are approved, even when others are unknown or left to others by a policy.
+    """
     wanted = list(dict.fromkeys(event_id.upper() for event_id in body.event_ids))
-    first = await context.engine.approve(wanted, Approver(actor=actor))
-    unknown = set(first.unknown)
-    result = first
-    if unknown:
-        known = [i for i in wanted if i not in unknown]
-        result = await context.engine.approve(known, Approver(actor=actor))
-    approved = set(result.approved)
-    items = [
-        ApprovalOut(event_id=i, status=404, outcome="unknown")
-        if i in unknown
-        else ApprovalOut(event_id=i, status=200, outcome="approved" if i in approved else "unchanged")
-        for i in wanted
-    ]
+    outcomes: dict[str, str] = {}
+    while len(outcomes) < len(wanted):
+        left = [i for i in wanted if i not in outcomes]
+        result = await context.engine.approve(left, Approver(actor=actor))
+        # With one that cannot be approved none was: the others are tried again.
+        outcomes |= dict.fromkeys(result.unknown, "unknown") | dict.fromkeys(result.refused, "refused")
+        outcomes |= dict.fromkeys(result.approved, "approved") | dict.fromkeys(result.unchanged, "unchanged")
+    items = [ApprovalOut(event_id=i, status=_STATUSES.get(outcomes[i], 200), outcome=outcomes[i]) for i in wanted]
     statuses = {item.status for item in items}
     response.status_code = _MULTI_STATUS if len(statuses) > 1 else statuses.pop()
     return ApprovalsOut(items=items)

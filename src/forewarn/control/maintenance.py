@@ -12,7 +12,16 @@ from forewarn.control.selected import SelectionOf
 from forewarn.core.model import Maintenance, MaintenanceState
 from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.store.contract import Reader
-from forewarn.wire.control import ImpactIn, MaintenanceIn, MaintenanceOut, PageOut, ReasonIn, StartIn
+from forewarn.wire.control import (
+    DeferralIn,
+    ImpactIn,
+    MaintenanceIn,
+    MaintenanceOut,
+    MoreTimeIn,
+    PageOut,
+    ReasonIn,
+    StartIn,
+)
 
 __all__ = ["router"]
 
@@ -98,6 +107,28 @@ async def start(
 ) -> MaintenanceOut:
     """Start a scheduled maintenance without waiting for approvals or NotBefore."""
     return await _shown(context, await context.engine.start(maintenance_id, actor=actor, reason=body.reason, key=key))
+
+
+@router.post("/{maintenance_id}/defer")
+async def defer(
+    context: ContextOf, actor: Actor, key: IdempotencyKey, maintenance_id: str, body: DeferralIn
+) -> MaintenanceOut:
+    """Put a scheduled maintenance to a later moment, up to its latest start."""
+    changed = await context.engine.defer(
+        maintenance_id, actor=actor, not_before=body.not_before, by=body.by, reason=body.reason, key=key
+    )
+    return await _shown(context, changed)
+
+
+@router.post("/{maintenance_id}/extend")
+async def extend(
+    context: ContextOf, actor: Actor, key: IdempotencyKey, maintenance_id: str, body: MoreTimeIn
+) -> MaintenanceOut:
+    """Give who prepares for a scheduled maintenance a little more time, as its policy grants."""
+    changed = await context.engine.extend(
+        maintenance_id, body.by, actor=actor, tenant=body.scope, reason=body.reason, key=key
+    )
+    return await _shown(context, changed)
 
 
 @router.post("/{maintenance_id}/complete")

@@ -13,6 +13,7 @@ from forewarn.core.causes import CAUSES, OS_IMAGE_SERIES_EXCLUDED, Profile
 from forewarn.core.decision import Draft
 from forewarn.core.lifecycle import Trigger
 from forewarn.core.model import (
+    POLICY,
     Audience,
     EntryKind,
     Event,
@@ -23,13 +24,9 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
+from forewarn.core.tenancy import approves, must_be_calm, policy_of
 
-__all__ = ["POLICY", "announce", "ceil_to_second", "is_announcing", "makes_event"]
-
-POLICY = "policy"
-"""Who approves where a scope lets user operations pass (X5)."""
-
-_POLICY_CAUSES = frozenset({"user-restart", "user-redeploy"})
+__all__ = ["announce", "ceil_to_second", "is_announcing", "makes_event"]
 
 
 def ceil_to_second(moment: datetime) -> datetime:
@@ -61,15 +58,18 @@ def announce(draft: Draft, maintenance: Maintenance, *, is_new: bool) -> Mainten
 
     Returns:
         The maintenance: scheduled, or started when its cause is immediate (R73).
+
+    Raises:
+        QuietHoursConflict: No moment within the limits of its notice is outside of all quiet hours; nothing was made.
     """
     cause = CAUSES[maintenance.cause]
     events = _make_events(draft, maintenance)
+    not_before = draft.now if cause.is_immediate else _not_before(draft, maintenance, has_events=bool(events))
     for event in events:
         draft.put(event)
     if cause.is_immediate:
         announced = draft.step(maintenance, Trigger.STRIKE, is_new=is_new, reason=maintenance.force_reason)
     else:
-        not_before = _not_before(draft, maintenance, has_events=bool(events))
         announced = replace(maintenance, not_before=not_before, due_at=not_before)
         announced = draft.step(announced, Trigger.ANNOUNCE, is_new=is_new, reason=maintenance.force_reason)
     for event in events:
@@ -81,10 +81,10 @@ def announce(draft: Draft, maintenance: Maintenance, *, is_new: bool) -> Mainten
 def _not_before(draft: Draft, maintenance: Maintenance, *, has_events: bool) -> datetime:
     named = maintenance.requested_not_before
     if not has_events:
-        return max(named, draft.now) if named is not None else draft.now
+        return must_be_calm(draft, maintenance, max(named, draft.now) if named is not None else draft.now)
     # Without any notice it begins now, and not at the end of this second: there is no NotBefore to be read.
     earliest = ceil_to_second(draft.now + maintenance.notice) if maintenance.notice else draft.now
-    return max(earliest, ceil_to_second(named)) if named is not None else earliest
+    return must_be_calm(draft, maintenance, max(earliest, ceil_to_second(named)) if named is not None else earliest)
 
 
 def _make_events(draft: Draft, maintenance: Maintenance) -> list[Event]:
@@ -105,7 +105,7 @@ def _make_event(
     draft: Draft, maintenance: Maintenance, key: str, update_domain: int, vms: list[VirtualMachine]
 ) -> Event:
     scope = draft.scopes[vms[0].scope] if vms[0].scope is not None else None
-    is_approved = scope is not None and scope.approves_user_operations and maintenance.cause in _POLICY_CAUSES
+    is_approved = approves(policy_of(vms[0], scope), maintenance)
     return Event(
         id=draft.new_id("event"),
         sequence=draft.new_sequence(),

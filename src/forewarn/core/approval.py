@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from forewarn.core.decision import Draft
 from forewarn.core.model import EntryKind, MaintenanceState
+from forewarn.core.tenancy import tenant_of
 
 __all__ = ["Approval", "Approver", "approve"]
 
@@ -36,15 +37,17 @@ class Approval:
         unknown: Ids that the approver was never shown: nothing at all was approved then (R55).
         approved: Approved now, for the first time.
         unchanged: Approved before, already started or finished: fine, and without effect (R49, R55).
+        refused: Ids that a policy leaves to other approvers: nothing at all was approved then.
     """
 
     unknown: tuple[str, ...] = ()
     approved: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 def approve(draft: Draft, event_ids: Iterable[str], approver: Approver) -> Approval:
-    """Approve every event, or none when one of them is unknown to the approver.
+    """Approve every event, or none when one of them is unknown to the approver, or not for it to approve.
 
     Args:
         draft: Holds the events of that audience among `event_ids`, finished ones included.
@@ -57,14 +60,33 @@ def approve(draft: Draft, event_ids: Iterable[str], approver: Approver) -> Appro
     known = [i for i in ids if i in draft.events and approver.audience in (None, draft.events[i].audience)]
     if len(known) < len(ids):
         return Approval(unknown=tuple(i for i in ids if i not in set(known)))
+    refused = tuple(i for i in known if _is_refused(draft, i, approver))
+    if refused:
+        return Approval(refused=refused)
     approved = [i for i in known if _approve_one(draft, i, approver)]
     return Approval(approved=tuple(approved), unchanged=tuple(i for i in known if i not in set(approved)))
+
+
+def _is_open(draft: Draft, event_id: str) -> bool:
+    """Whether an approval of it changes anything."""
+    event = draft.events[event_id]
+    is_waiting = draft.maintenances[event.maintenance_id].state is MaintenanceState.SCHEDULED
+    return is_waiting and event.is_listed and not event.is_settled
+
+
+def _is_refused(draft: Draft, event_id: str, approver: Approver) -> bool:
+    """Whether the policy of those whom it is shown to leaves it to others; what is settled is nobody's any more."""
+    event = draft.events[event_id]
+    if not _is_open(draft, event_id):
+        return False
+    _, policy = tenant_of(draft, event, draft.maintenances[event.maintenance_id])
+    return not policy.takes_approval_of(approver.actor)
 
 
 def _approve_one(draft: Draft, event_id: str, approver: Approver) -> bool:
     event = draft.events[event_id]
     maintenance = draft.maintenances[event.maintenance_id]
-    if event.is_approved or not event.is_listed or maintenance.state is not MaintenanceState.SCHEDULED:
+    if not _is_open(draft, event_id):
         return False
     draft.put(replace(event, approved_at=draft.now, approved_by=approver.actor))
     draft.note(

@@ -56,6 +56,7 @@ class Cause:
         types: Other types that an operator may give it; its own is always allowed.
         profile: The opt-in without which it makes no event; None when it always makes one.
         notice: Default notice when it is longer than the type's minimum.
+        is_fixed: Its NotBefore stays where it is: nobody can put it off, and no policy does (R72, R74, R90).
     """
 
     name: str
@@ -69,6 +70,7 @@ class Cause:
     types: frozenset[EventType] = frozenset()
     profile: str | None = None
     notice: timedelta | None = None
+    is_fixed: bool = False
 
 
 _ROWS = (
@@ -106,6 +108,7 @@ _ROWS = (
         is_per_vm=True,
         types=frozenset({EventType.FREEZE}),
         notice=timedelta(days=7),
+        is_fixed=True,
     ),
     Cause(
         name="hardware-failure",
@@ -114,6 +117,7 @@ _ROWS = (
         duration_s=-1,
         description="Host server is undergoing an emergency repair.",
         is_immediate=True,
+        is_fixed=True,
     ),
     Cause(
         name="user-restart",
@@ -138,6 +142,7 @@ _ROWS = (
         duration_s=-1,
         description="",
         is_per_vm=True,
+        is_fixed=True,
     ),
     Cause(
         name="scale-set-delete",
@@ -147,6 +152,7 @@ _ROWS = (
         description="",
         is_per_vm=True,
         profile=Profile.TERMINATE,
+        is_fixed=True,
     ),
     Cause(
         name="os-upgrade",

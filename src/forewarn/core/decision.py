@@ -43,6 +43,8 @@ class Rules:
         notice_max: Longest notice that may be asked for.
         user_operations_max: At most so many user operations pending for one audience (R88: ten in the preview); None:
             no limit.
+        policy_delay: How long what a policy has approved is shown as Scheduled at least.
+        deferrals_max: How often one maintenance may be put off.
     """
 
     initial_incarnation: int = 1
@@ -52,6 +54,8 @@ class Rules:
     restart_grace: timedelta = timedelta(minutes=10)
     notice_max: timedelta = timedelta(days=90)
     user_operations_max: int | None = None
+    policy_delay: timedelta = timedelta(seconds=5)
+    deferrals_max: int = 20
 
 
 @dataclass(slots=True, kw_only=True)

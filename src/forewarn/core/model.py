@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from forewarn.core.policy import NO_POLICY, Policy
+
 __all__ = [
     "ACTIVE_STATES",
+    "POLICY",
     "Audience",
     "Claim",
     "Entry",
@@ -70,6 +73,10 @@ _SIZE = re.compile(r"(?:standard|basic)_([a-z]+)", re.IGNORECASE)
 
 ACTIVE_STATES = frozenset({MaintenanceState.QUEUED, MaintenanceState.SCHEDULED, MaintenanceState.STARTED})
 """States from which a maintenance can still change."""
+
+
+POLICY = "policy"
+"""Who approves where a policy does."""
 
 
 class Source(StrEnum):
@@ -142,8 +149,9 @@ class Scope:
             see only events that name them (R58).
         terminate_notification: Profile for deletes (R91), as of the latest model.
         os_image_notification: Profile for OS upgrade and reimage (R93).
-        approves_user_operations: User restarts and redeployments go straight to Started (X5).
+        approves_user_operations: The same as in `policy`, as the version before this keeps it (X5).
         couples_deletes: An approved Terminate waits until all pending ones of the scope are approved or due (R92).
+        policy: What its owner wants.
     """
 
     name: str
@@ -153,6 +161,7 @@ class Scope:
     os_image_notification: NotificationProfile = NotificationProfile(not_before_timeout=timedelta(minutes=15))
     approves_user_operations: bool = False
     couples_deletes: bool = False
+    policy: Policy = NO_POLICY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +175,7 @@ class VirtualMachine:
         addresses: Source addresses that its requests come from, in canonical text form.
         terminate_notification: The profile it was last brought to (R91): a VM keeps it when the scope's changes.
         power_state: Only running VMs are impacted by maintenance.
+        policy: What the owner of a standalone VM wants; that of a scope's VM is its scope's.
     """
 
     name: str
@@ -186,6 +196,7 @@ class VirtualMachine:
     mac_address: str = ""
     terminate_notification: NotificationProfile = NotificationProfile()
     power_state: PowerState = PowerState.RUNNING
+    policy: Policy = NO_POLICY
 
     @property
     def size_series(self) -> str:
@@ -268,6 +279,10 @@ class Maintenance:
         force_reason: Why the minimum notice or missing approvals were overruled; None if they were not.
         hosts: Hosts it was asked for; empty when asked for VMs.
         request_id: Shared by the maintenances that one request was split into (R61).
+        latest_start: Up to when NotBefore may be put off by whoever it hits; None: it may not.
+        deferrals: How often it was put off.
+        extensions: How often more time to prepare was given.
+        extended: How much of that, in sum.
     """
 
     id: str
@@ -293,6 +308,10 @@ class Maintenance:
     force_reason: str | None = None
     hosts: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
+    latest_start: datetime | None = None
+    deferrals: int = 0
+    extensions: int = 0
+    extended: timedelta = timedelta(0)
 
     @property
     def vms(self) -> tuple[str, ...]:
@@ -332,6 +351,11 @@ class Event:
         """Whether anybody approved it."""
         return self.approved_at is not None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether another approval would change nothing. One by a policy gives way to that of a VM or a person."""
+        return self.approved_at is not None and self.approved_by != POLICY
+
 
 class EntryKind(StrEnum):
     """What a ledger entry tells."""
@@ -340,6 +364,8 @@ class EntryKind(StrEnum):
     SCHEDULED = "scheduled"
     APPROVED = "approved"
     STARTED = "started"
+    DEFERRED = "deferred"
+    EXTENDED = "extended"
     IMPACTED = "impacted"
     IMPACT_MEASURED = "impact-measured"
     COMPLETED = "completed"

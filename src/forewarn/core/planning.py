@@ -25,6 +25,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.notice import choose_notice
 from forewarn.core.request import Request
+from forewarn.core.tenancy import must_be_calm, tenants
 from forewarn.core.waves import split
 from forewarn.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
 
@@ -38,7 +39,8 @@ def plan(draft: Draft, request: Request) -> list[Maintenance]:
         NotFound: A host or VM does not exist.
         InvalidRequest: The request contradicts itself or a rule of its type.
         BelowMinimumNotice: Too little notice, and not forced.
-        Conflict: A VM is gone, or the same operation is pending for it.
+        Conflict: A VM is gone, the same operation is pending for it, or a policy allows no more user operations.
+        QuietHoursConflict: Every moment within its limits is in somebody's quiet hours, and it is not forced.
         LimitExceeded: Too many user operations are pending (R88).
     """
     cause = CAUSES.get(request.cause)
@@ -47,6 +49,7 @@ def plan(draft: Draft, request: Request) -> list[Maintenance]:
         raise InvalidRequest(msg, cause=request.cause)
     affected = _affected(draft, request)
     event_type = _check_type(request, cause)
+    _check_latest_start(draft, request, cause)
     request_id = draft.new_id("maintenance")
     made: list[Maintenance] = []
     named = list(dict.fromkeys(request.hosts))
@@ -57,8 +60,10 @@ def plan(draft: Draft, request: Request) -> list[Maintenance]:
         maintenance = _make(draft, request, cause, event_type, vms, hosts, (maintenance_id, request_id))
         _refuse_duplicate(draft, maintenance)
         _refuse_over_limit(draft, maintenance)
+        _refuse_over_policy(draft, maintenance)
         draft.focus.add(maintenance.id)
         made.append(_enter(draft, maintenance))
+        _refuse_early_latest_start(made[-1])
     return made
 
 
@@ -134,6 +139,7 @@ def _make(  # noqa: PLR0913 - the parts of one new value
         notice=choose_notice(draft, request, cause, event_type, vms),
         requested_not_before=request.not_before,
         force_reason=request.force_reason,
+        latest_start=request.latest_start,
         hosts=tuple(hosts),
         claims=tuple(Claim(vm=vm.name, host=vm.host, scope=vm.scope, fault_domain=vm.fault_domain) for vm in vms),
     )
@@ -141,6 +147,7 @@ def _make(  # noqa: PLR0913 - the parts of one new value
 
 def _enter(draft: Draft, maintenance: Maintenance) -> Maintenance:
     if must_queue(maintenance, draft.neighbours(maintenance)):
+        must_be_calm(draft, maintenance, draft.now + maintenance.notice)  # better said now than when its turn comes
         return draft.step(maintenance, Trigger.ENQUEUE, is_new=True)
     return announce(draft, maintenance, is_new=True)
 
@@ -165,3 +172,44 @@ def _refuse_over_limit(draft: Draft, maintenance: Maintenance) -> None:
     if len(pending) >= limit:
         msg = f"{len(pending)} user operations are pending in this scope: the limit is {limit} (user_operations_max)"
         raise LimitExceeded(msg, limit=limit)
+
+
+def _refuse_over_policy(draft: Draft, maintenance: Maintenance) -> None:
+    """Each tenant may limit how many operations of its users go on at once."""
+    if maintenance.source is not Source.USER:
+        return
+    for name, policy in tenants(draft, maintenance).items():
+        if policy.user_operations_max is None:
+            continue
+        there = [
+            other
+            for other in draft.neighbours(maintenance)
+            if other.source is Source.USER and any(name in {claim.scope, claim.vm} for claim in other.claims)
+        ]
+        if len(there) >= policy.user_operations_max:
+            going_on = ", ".join(
+                f"{m.id} ({m.cause} of {', '.join(m.vms[:_NAMES_SHOWN])})" for m in there[:_NAMES_SHOWN]
+            )
+            msg = f"{name} allows {policy.user_operations_max} user operations at once; going on: {going_on}"
+            raise Conflict(msg, limit=policy.user_operations_max, ids=[m.id for m in there])
+
+
+_NAMES_SHOWN = 10
+
+
+def _check_latest_start(draft: Draft, request: Request, cause: Cause) -> None:
+    if request.latest_start is None:
+        return
+    if cause.is_fixed:
+        msg = f"a {cause.name} cannot be put off: it takes no latest start"
+        raise InvalidRequest(msg, cause=cause.name)
+    if request.latest_start - draft.now > draft.rules.notice_max:
+        msg = f"the latest start is further away than {draft.rules.notice_max.days} days (notice_max)"
+        raise InvalidRequest(msg)
+
+
+def _refuse_early_latest_start(maintenance: Maintenance) -> None:
+    latest_start, not_before = maintenance.latest_start, maintenance.not_before
+    if latest_start is not None and not_before is not None and latest_start < not_before:
+        msg = f"the latest start, {latest_start.isoformat()}, is before NotBefore, which is {not_before.isoformat()}"
+        raise InvalidRequest(msg)

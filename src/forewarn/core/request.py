@@ -21,7 +21,8 @@ class Request:
         impact: What will really happen, where a Reboot turns out as a Freeze (R81).
         hosts: Every running VM of these hosts is meant.
         vms: These VMs are meant.
-        force_reason: Why the minimum notice may be undercut.
+        force_reason: Why the minimum notice may be undercut, and quiet hours disregarded.
+        latest_start: Up to when those whom it hits may put it off; None: they may not.
     """
 
     cause: str
@@ -35,3 +36,4 @@ class Request:
     hosts: tuple[str, ...] = ()
     vms: tuple[str, ...] = ()
     force_reason: str | None = None
+    latest_start: datetime | None = None

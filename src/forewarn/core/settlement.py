@@ -6,7 +6,8 @@ Every command ends here. `settle` looks at each maintenance in focus until nothi
 - scheduled, and its time has come: started, all its events together (R84).
 
 "Its time" is `ready_at`: NotBefore, or once every vote is in, the last approval plus the configured delay (R76, R83,
-A24). An event has a vote as long as it is listed; a withdrawn one has none (R70, R86).
+A24). An event has a vote as long as it is listed; a withdrawn one has none (R70, R86). What a policy has approved is
+shown as Scheduled for a moment all the same, and does not begin in the quiet hours of that policy.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from forewarn.core.announcement import POLICY, announce
+from forewarn.core.announcement import announce
 from forewarn.core.conflicts import coupled_deletes, is_held, must_queue
 from forewarn.core.decision import Draft
 from forewarn.core.lifecycle import Trigger
-from forewarn.core.model import Event, Maintenance, MaintenanceState
-from forewarn.errors import Conflict, IllegalTransition
+from forewarn.core.model import POLICY, Event, Maintenance, MaintenanceState
+from forewarn.core.tenancy import PASSED_CAUSES, calm_moment, tenant_of
+from forewarn.errors import Conflict, IllegalTransition, QuietHoursConflict
 
 __all__ = ["force_start", "is_approved_by_all", "ready_at", "settle", "start"]
 
@@ -39,9 +41,22 @@ def ready_at(draft: Draft, maintenance: Maintenance) -> datetime:
     if not is_approved_by_all(events):
         return maintenance.not_before
     votes = [event for event in events if event.is_listed]
-    last = max(event.approved_at for event in votes if event.approved_at is not None)
-    is_passed = all(event.approved_by == POLICY for event in votes)  # never shown as Scheduled (X5)
-    return last if is_passed else min(maintenance.not_before, last + draft.rules.start_delay)
+    by_policy = [event for event in votes if event.approved_by == POLICY]
+    if by_policy and maintenance.cause in PASSED_CAUSES:  # never shown as Scheduled (X5)
+        return max(event.approved_at for event in votes if event.approved_at is not None)
+    agreed_at = max(_counts_from(draft, event) for event in votes)
+    if by_policy:
+        # A policy agrees to what is outside of its quiet hours. Who wants it at once, approves by hand.
+        policies = [tenant_of(draft, event, maintenance)[1] for event in by_policy]
+        agreed_at = calm_moment(maintenance, policies, agreed_at, maintenance.not_before) or maintenance.not_before
+    return min(maintenance.not_before, agreed_at)
+
+
+def _counts_from(draft: Draft, event: Event) -> datetime:
+    """From when its approval lets it start (A24)."""
+    rules = draft.rules
+    delay = max(rules.start_delay, rules.policy_delay) if event.approved_by == POLICY else rules.start_delay
+    return (event.approved_at or draft.now) + delay
 
 
 def settle(draft: Draft) -> None:
@@ -60,7 +75,10 @@ def _order(maintenance: Maintenance) -> tuple[datetime, int]:
 
 def _settle_one(draft: Draft, maintenance: Maintenance) -> bool:
     if maintenance.state is MaintenanceState.QUEUED and not must_queue(maintenance, draft.neighbours(maintenance)):
-        announce(draft, maintenance, is_new=False)
+        try:
+            announce(draft, maintenance, is_new=False)
+        except QuietHoursConflict as error:  # nobody is there to be told; whoever asked for it finds it in the ledger
+            draft.step(maintenance, Trigger.CANCEL, reason=error.message)
         return True
     if maintenance.state is not MaintenanceState.SCHEDULED:
         return False

@@ -275,7 +275,10 @@ class MetadataApp:
     async def _carry_approval(
         self, event_ids: tuple[str, ...], connection: Connection, caller: Caller, index: int
     ) -> None:
-        """Have it decided and committed; refused when an id is unknown and the dialect says so (A11)."""
+        """Have it decided and committed.
+
+        Refused when an id is unknown and the dialect says so (A11), or when a policy leaves it to other approvers.
+        """
         channel = caller.channel
         approver = Approver(
             actor=f"vm:{caller.vm.name}",
@@ -290,6 +293,8 @@ class MetadataApp:
                 raise _Refused(self._unknown())
             known = [i for i in event_ids if i not in set(approval.unknown)]
             approval = await self.approve(known, approver)
+        if approval.refused:
+            raise _Refused(_error(HTTPStatus.BAD_REQUEST, "Bad request: . This VM may not approve this event"))
         channel.settle((*approval.approved, *approval.unchanged))
 
     def _unknown(self) -> Response:

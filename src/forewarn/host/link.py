@@ -108,7 +108,13 @@ class Link:
             "api_version": approver.api_version or "",
         }
         answer = await self._post("approvals", body)
-        return Approval(**{name: tuple(answer[name]) for name in ("unknown", "approved", "unchanged")})
+        refused = tuple(answer.get("refused", ()))
+        return Approval(
+            unknown=tuple(i for i in answer["unknown"] if i not in refused),
+            approved=tuple(answer["approved"]),
+            unchanged=tuple(answer["unchanged"]),
+            refused=refused,
+        )
 
     async def report(self, asked: Mapping[str, datetime]) -> None:
         """Tell which VMs asked, and when last.

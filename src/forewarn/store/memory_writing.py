@@ -23,6 +23,7 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
+from forewarn.core.policy import NO_POLICY
 from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout
 from forewarn.store.memory_reading import MemoryReader, as_json, of_keys
 from forewarn.store.memory_tables import ALL, Index, Table, Tables
@@ -32,7 +33,19 @@ __all__ = ["MUTABLE", "MemoryTransaction"]
 T = TypeVar("T", Maintenance, Event)
 
 MUTABLE: dict[type[Any], tuple[str, ...]] = {
-    Maintenance: ("state", "not_before", "due_at", "started_at", "begun_at", "impacted_at", "ended_at", "attempts"),
+    Maintenance: (
+        "state",
+        "not_before",
+        "due_at",
+        "started_at",
+        "begun_at",
+        "impacted_at",
+        "ended_at",
+        "attempts",
+        "deferrals",
+        "extensions",
+        "extended",
+    ),
     Event: ("is_listed", "approved_at", "approved_by"),
 }
 """Fields that change after a value was made; all others stand from the first. A test holds it to the SQL store's."""
@@ -134,6 +147,8 @@ class MemoryTransaction(MemoryReader):
         for events in self.events_of(m.id for m in state.maintenances.values() if m.is_active).values():
             state.events.update((e.id, e) for e in events)
         self._add_vms(state, of_keys(self._tables.vms, _vms_needed(state)).values())
+        lone = of_keys(self._tables.vms, _lone_vms(state)).values()
+        self._add_vms(state, (vm for vm in lone if vm.scope is not None or vm.policy != NO_POLICY))
         vm_audiences = {audience_key(vm, state.scopes.get(vm.scope or "")) for vm in state.vms.values()}
         keys = vm_audiences | {e.audience for e in state.events.values()} | set(state.audiences)
         state.audiences.update(self.audiences(keys - set(state.audiences)))
@@ -254,6 +269,12 @@ def _changed(stored: T, value: T) -> T:
     if _STANDING[kind](stored) == _STANDING[kind](value):  # nearly always, and quicker than to make a new one
         return value
     return replace(stored, **{name: getattr(value, name) for name in MUTABLE[kind]})
+
+
+def _lone_vms(state: State) -> set[str]:
+    """VMs without a scope that a scheduled maintenance in focus holds: their policy is their own."""
+    scheduled = (m for i in state.focus if (m := state.maintenances[i]).state is MaintenanceState.SCHEDULED)
+    return {claim.vm for m in scheduled for claim in m.claims if claim.scope is None} - state.vms.keys()
 
 
 def _vms_needed(state: State) -> set[str]:

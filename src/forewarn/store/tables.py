@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 
 from forewarn.core.model import (
     Claim,
@@ -22,6 +23,9 @@ from forewarn.core.model import (
     ScopeKind,
     Source,
 )
+from forewarn.core.policy import NO_POLICY
+from forewarn.errors import StoreCorrupt
+from forewarn.wire.policy import PolicyIn, show_policy, to_policy
 
 __all__ = [
     "address",
@@ -145,6 +149,25 @@ class Profile(sa.types.TypeDecorator[Any]):
         return NotificationProfile(enable=value[0], not_before_timeout=timedelta(seconds=value[1]))
 
 
+class PolicyType(sa.types.TypeDecorator[Any]):
+    """A policy, kept as the inventory says it; NULL where none is declared."""
+
+    impl = sa.JSON(none_as_null=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
+        said = None if value is None else show_policy(value)
+        return None if said is None else said.model_dump(mode="json", exclude_unset=True)
+
+    def process_result_value(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
+        try:
+            return NO_POLICY if value is None else to_policy(PolicyIn.model_validate(value))
+        except ValidationError as error:
+            words = error.errors()[0]["msg"].removeprefix("Value error, ")
+            msg = f"a policy in the database cannot be read: {words}"
+            raise StoreCorrupt(msg) from error
+
+
 metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -183,6 +206,7 @@ scope = sa.Table(
     _required("os_image_notification", Profile),
     _required("approves_user_operations", sa.Boolean),
     _required("couples_deletes", sa.Boolean),
+    sa.Column("policy", PolicyType),
 )
 
 vm = sa.Table(
@@ -206,6 +230,7 @@ vm = sa.Table(
     _required("mac_address", sa.String),
     _required("terminate_notification", Profile),
     _required("power_state", Word(PowerState)),
+    sa.Column("policy", PolicyType),
 )
 
 audience = sa.Table(
@@ -245,6 +270,10 @@ maintenance = sa.Table(
     sa.Column("force_reason", sa.String),
     _required("hosts", Names),
     _required("claims", Claims),
+    sa.Column("latest_start", Moment),
+    _required("deferrals", sa.Integer, server_default="0"),
+    _required("extensions", sa.Integer, server_default="0"),
+    _required("extended", Span, server_default="0"),
     sa.Index("ix_maintenance_state_sequence", "state", "sequence"),
 )
 

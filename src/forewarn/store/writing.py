@@ -35,7 +35,19 @@ _CLAIMS_WHOLE = "claims_whole_until"
 """Up to which end of a maintenance none lacks its claims."""
 
 _MUTABLE = {
-    "maintenance": ("state", "not_before", "due_at", "started_at", "begun_at", "impacted_at", "ended_at", "attempts"),
+    "maintenance": (
+        "state",
+        "not_before",
+        "due_at",
+        "started_at",
+        "begun_at",
+        "impacted_at",
+        "ended_at",
+        "attempts",
+        "deferrals",
+        "extensions",
+        "extended",
+    ),
     "event": ("is_listed", "approved_at", "approved_by"),
 }
 """Columns that change after a row was made; all others stand from the first."""
@@ -139,6 +151,7 @@ class SqlTransaction(SqlReader):
         for events in self.events_of(m.id for m in state.maintenances.values() if m.is_active).values():
             state.events.update((e.id, e) for e in events)
         self._add_vms(state, self._by_key(VirtualMachine, t.vm.c.name, _vms_needed(state)))
+        self._add_vms(state, self._with_policy(_lone_vms(state)))
         vm_audiences = {audience_key(vm, state.scopes.get(vm.scope or "")) for vm in state.vms.values()}
         keys = vm_audiences | {e.audience for e in state.events.values()} | set(state.audiences)
         state.audiences.update(self.audiences(keys - set(state.audiences)))
@@ -152,6 +165,14 @@ class SqlTransaction(SqlReader):
         names = {vm.scope for vm in state.vms.values() if vm.scope is not None}
         names |= {c.scope for i in state.focus for c in state.maintenances[i].claims if c.scope is not None}
         state.scopes.update(self.scopes(names - set(state.scopes)))
+
+    def _with_policy(self, names: Iterable[str]) -> list[VirtualMachine]:
+        """Of those VMs the ones that have a policy, or a scope that may have one: hardly any, and so quickly read."""
+        found: list[VirtualMachine] = []
+        for piece in in_pieces(names):
+            is_meant = sa.or_(t.vm.c.policy.is_not(None), t.vm.c.scope.is_not(None))
+            found += self._all(VirtualMachine, sa.select(t.vm).where(t.vm.c.name.in_(piece), is_meant))
+        return found
 
     def _listed(self, audiences: Iterable[str]) -> list[Event]:
         found: list[Event] = []
@@ -324,6 +345,12 @@ class SqlTransaction(SqlReader):
         insert = dialect.insert(table)
         others = {name: insert.excluded[name] for name in rows[0] if name not in keys}
         self._connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=others), rows)
+
+
+def _lone_vms(state: State) -> set[str]:
+    """VMs without a scope that a scheduled maintenance in focus holds: their policy is their own."""
+    scheduled = (m for i in state.focus if (m := state.maintenances[i]).state is MaintenanceState.SCHEDULED)
+    return {claim.vm for m in scheduled for claim in m.claims if claim.scope is None} - state.vms.keys()
 
 
 def _vms_needed(state: State) -> set[str]:

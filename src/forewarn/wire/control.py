@@ -36,6 +36,7 @@ __all__ = [
     "ClearedOut",
     "ClockIn",
     "ClockOut",
+    "DeferralIn",
     "EntryOut",
     "ErrorOut",
     "EventOut",
@@ -48,6 +49,7 @@ __all__ = [
     "InventoryOut",
     "MaintenanceIn",
     "MaintenanceOut",
+    "MoreTimeIn",
     "OperationIn",
     "PageOut",
     "PredictionIn",
@@ -94,7 +96,9 @@ class _Out(BaseModel):
 
 
 class _Forced(_In):
-    force: bool = Field(default=False, description="Undercut the minimum notice; wants a reason.")
+    force: bool = Field(
+        default=False, description="Undercut the minimum notice, disregard quiet hours; wants a reason."
+    )
     reason: Reason | None = None
 
     @model_validator(mode="after")
@@ -125,6 +129,9 @@ class MaintenanceIn(_Forced):
     impact: EventType | None = Field(None, description="What really happens: Freeze, where a Reboot turns out as one.")
     notice_s: Seconds | None = Field(None, description="From announcement to NotBefore.")
     not_before: Moment | None = None
+    latest_start: Moment | None = Field(
+        None, description="Up to when those whom it hits may put it off; none: they may not."
+    )
 
     @model_validator(mode="after")
     def _names_type_or_cause(self) -> MaintenanceIn:
@@ -150,6 +157,7 @@ class MaintenanceIn(_Forced):
             hosts=tuple(dict.fromkeys(self.hosts)),
             vms=tuple(self.vms),
             force_reason=self.force_reason,
+            latest_start=self.latest_start,
         )
 
 
@@ -189,6 +197,41 @@ class StartIn(_In):
     """A start without waiting for votes or NotBefore."""
 
     reason: Reason
+
+
+class DeferralIn(_In):
+    """A later NotBefore."""
+
+    not_before: Moment | None = Field(None, description="The moment; or")
+    by_s: Annotated[float, Field(gt=0, le=_SPAN_MAX_S, allow_inf_nan=False)] | None = Field(
+        None, description="how much later than now planned."
+    )
+    reason: Reason | None = None
+
+    @model_validator(mode="after")
+    def _names_one(self) -> DeferralIn:
+        if (self.not_before is None) == (self.by_s is None):
+            msg = "name not_before or by_s, and not both"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def by(self) -> timedelta | None:
+        """How much later."""
+        return _span(self.by_s)
+
+
+class MoreTimeIn(_In):
+    """More time to prepare."""
+
+    by_s: Annotated[float, Field(gt=0, le=_SPAN_MAX_S, allow_inf_nan=False)]
+    scope: Name | None = Field(None, description="Who asks, as events name it; not needed where it is the only one.")
+    reason: Reason | None = None
+
+    @property
+    def by(self) -> timedelta:
+        """How much more."""
+        return timedelta(seconds=self.by_s)
 
 
 class ImpactIn(_In):
@@ -292,6 +335,10 @@ class MaintenanceOut(_Out):
     impacted_at: Moment | None
     ended_at: Moment | None
     force_reason: str | None
+    latest_start: Moment | None
+    deferrals: int
+    extensions: int
+    extended_s: float
     hosts: list[str]
     vms: list[str]
     events: list[EventOut]
@@ -317,6 +364,10 @@ class MaintenanceOut(_Out):
             impacted_at=m.impacted_at,
             ended_at=m.ended_at,
             force_reason=m.force_reason,
+            latest_start=m.latest_start,
+            deferrals=m.deferrals,
+            extensions=m.extensions,
+            extended_s=m.extended.total_seconds(),
             hosts=list(m.hosts),
             vms=list(m.vms),
             events=[EventOut.of(event, m) for event in events],
@@ -337,8 +388,8 @@ class ApprovalOut(_Out):
     """What came of the approval of one event."""
 
     event_id: str
-    status: int = Field(description="200 approved or already past it, 404 unknown.")
-    outcome: str = Field(description="approved, unchanged or unknown.")
+    status: int = Field(description="200 approved or already past it, 403 a policy leaves it to others, 404 unknown.")
+    outcome: str = Field(description="approved, unchanged, refused or unknown.")
 
 
 class ApprovalsOut(_Out):

@@ -9,11 +9,12 @@ import hashlib
 import ipaddress
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from forewarn.core.causes import (
     OS_IMAGE_NOTICE,
@@ -23,7 +24,9 @@ from forewarn.core.causes import (
 )
 from forewarn.core.inventory import HostDeclaration, Inventory
 from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, VirtualMachine
+from forewarn.core.tenancy import policy_of_scope
 from forewarn.errors import InvalidRequest
+from forewarn.wire.policy import PolicyIn, show_policy, to_policy
 
 try:
     from yaml import CSafeLoader as _SafeLoader
@@ -107,6 +110,15 @@ def _iso(span: timedelta) -> str:
     return f"PT{span.total_seconds() / 60:.0f}M"
 
 
+_Timeout = Annotated[
+    timedelta,
+    BeforeValidator(_timeout),
+    PlainSerializer(_iso),
+    WithJsonSchema({"type": "string", "examples": ["PT5M"]}),
+]
+"""The same in what is taken and in what is shown, so that one schema describes both."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -121,7 +133,7 @@ class ProfileIn(_Strict):
     """A notification profile."""
 
     enable: bool = False
-    not_before_timeout: Annotated[timedelta, BeforeValidator(_timeout), PlainSerializer(_iso)] | None = Field(
+    not_before_timeout: _Timeout | None = Field(
         None, description="ISO 8601 minutes: PT5M to PT15M for deletes (default PT5M), PT15M for OS images."
     )
 
@@ -134,8 +146,11 @@ class ScopeIn(_Strict):
     fault_domain_count: Annotated[int, Field(ge=1, le=1000)] | None = None
     terminate_notification: ProfileIn = ProfileIn()
     os_image_notification: ProfileIn = ProfileIn()
-    approves_user_operations: bool = False
+    approves_user_operations: bool = Field(
+        default=False, description="As `policy.approve_user_operations`, which is the newer way to say it."
+    )
     couples_deletes: bool = False
+    policy: PolicyIn | None = None
 
 
 class VmIn(_Strict):
@@ -157,6 +172,7 @@ class VmIn(_Strict):
     priority: Literal["", "Regular", "Low", "Spot"] = ""
     tags: Annotated[dict[Text, Text], Field(max_length=64)] = {}
     mac_address: Text = ""
+    policy: PolicyIn | None = Field(None, description="Of a VM without a scope; that of the others is their scope's.")
 
 
 class InventoryIn(_Strict):
@@ -295,14 +311,16 @@ def _to_scope(scope: ScopeIn) -> Scope:
     if (terminate.enable or os_image.enable) and scope.kind is not ScopeKind.SCALE_SET:
         msg = f"inventory: scope {scope.name} is a {scope.kind}: only a scale-set can have notification profiles"
         raise InvalidRequest(msg)
+    passes = scope.approves_user_operations or (scope.policy is not None and scope.policy.approve_user_operations)
     return Scope(
         name=scope.name,
         kind=scope.kind,
         fault_domain_count=scope.fault_domain_count,
         terminate_notification=NotificationProfile(enable=terminate.enable, not_before_timeout=notice),
         os_image_notification=NotificationProfile(enable=os_image.enable, not_before_timeout=OS_IMAGE_NOTICE),
-        approves_user_operations=scope.approves_user_operations,
+        approves_user_operations=passes,
         couples_deletes=scope.couples_deletes,
+        policy=replace(to_policy(scope.policy), approves_user_operations=passes),
     )
 
 
@@ -317,8 +335,12 @@ def _to_vm(vm: VmIn, hosts: set[str], scopes: dict[str, Scope]) -> VirtualMachin
     if count is not None and vm.fault_domain >= count:
         msg = f"inventory: vm {vm.name}: fault domain {vm.fault_domain} does not exist, scope {vm.scope} has {count}"
         raise InvalidRequest(msg)
-    fields = vm.model_dump(exclude={"addresses", "tags"})
-    made = VirtualMachine(addresses=tuple(vm.addresses), tags=tuple(vm.tags.items()), **fields)
+    if vm.policy is not None and vm.scope is not None:
+        msg = f"inventory: vm {vm.name}: its policy is that of scope {vm.scope}; only a VM without a scope has its own"
+        raise InvalidRequest(msg)
+    fields = vm.model_dump(exclude={"addresses", "tags", "policy"})
+    policy = to_policy(vm.policy)
+    made = VirtualMachine(addresses=tuple(vm.addresses), tags=tuple(vm.tags.items()), policy=policy, **fields)
     is_opted_in = vm.scope is not None and scopes[vm.scope].os_image_notification.enable
     if is_opted_in and made.size_series.startswith(OS_IMAGE_SERIES_EXCLUDED):
         msg = f"inventory: vm {vm.name}: size {vm.size} cannot have os_image_notification (series G, M, N and H cannot)"
@@ -342,8 +364,8 @@ def _show_scope(scope: Scope) -> ScopeIn:
         fault_domain_count=scope.fault_domain_count,
         terminate_notification=_show_profile(scope.terminate_notification),
         os_image_notification=_show_profile(scope.os_image_notification),
-        approves_user_operations=scope.approves_user_operations,
         couples_deletes=scope.couples_deletes,
+        policy=show_policy(policy_of_scope(scope)),
     )
 
 
@@ -352,5 +374,5 @@ def _show_profile(profile: NotificationProfile) -> ProfileIn:
 
 
 def _show_vm(vm: VirtualMachine) -> VmIn:
-    fields = {name: getattr(vm, name) for name in VmIn.model_fields if name not in {"addresses", "tags"}}
-    return VmIn(addresses=list(vm.addresses), tags=dict(vm.tags), **fields)
+    fields = {name: getattr(vm, name) for name in VmIn.model_fields if name not in {"addresses", "tags", "policy"}}
+    return VmIn(addresses=list(vm.addresses), tags=dict(vm.tags), policy=show_policy(vm.policy), **fields)

@@ -1,0 +1,189 @@
+"""Putting an announced maintenance off, because those whom it hits ask for it.
+
+Two ways, each with its bounds:
+
+- **Defer**: to another moment, up to the latest start that its operator has set. None set: it cannot be deferred.
+- **Extend**: a little more time to prepare, as the policy of the asking tenant grants it, in sum over the maintenance.
+
+Only NotBefore moves, for all tenants alike, and with it each document (R40, R42). Approvals stand: nobody who has been
+told that his approval is taken is asked for it again (invariant 5 of the design). So, when every vote is in, there is
+nothing left to be put off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from forewarn.core.announcement import ceil_to_second
+from forewarn.core.causes import CAUSES
+from forewarn.core.decision import Draft
+from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
+from forewarn.core.settlement import is_approved_by_all
+from forewarn.core.tenancy import must_be_calm, tenant_of, tenants
+from forewarn.errors import Conflict, InvalidRequest
+from forewarn.span import format_span
+
+__all__ = ["defer", "extend"]
+
+_ADVICE = "it stays where it is"
+
+
+def defer(
+    draft: Draft,
+    maintenance: Maintenance,
+    *,
+    not_before: datetime | None = None,
+    by: timedelta | None = None,
+    reason: str | None = None,
+) -> Maintenance:
+    """Put NotBefore to a later moment; out of quiet hours, if it would lie in some.
+
+    Args:
+        draft: The decision.
+        maintenance: A scheduled one.
+        not_before: The moment; or
+        by: how much later than now planned.
+        reason: Why.
+
+    Raises:
+        InvalidRequest: Both or none was named, or the moment is not later than before.
+        Conflict: It cannot be put off: its state, its kind, or no latest start; everybody has approved; or the moment
+            is after the latest start.
+        QuietHoursConflict: Every moment up to the latest start is in somebody's quiet hours.
+
+    Spec: R40, R42, R74
+    """
+    before = _check_movable(draft, maintenance, "deferred")
+    if (not_before is None) == (by is None):
+        msg = "name the moment, or by how much it is put off, and not both"
+        raise InvalidRequest(msg)
+    if maintenance.latest_start is None:
+        msg = f"maintenance {maintenance.id} cannot be deferred: it was scheduled without a latest start"
+        raise Conflict(msg, id=maintenance.id)
+    if maintenance.deferrals >= draft.rules.deferrals_max:
+        msg = (
+            f"maintenance {maintenance.id} was deferred {maintenance.deferrals} times: that is the most (deferrals_max)"
+        )
+        raise Conflict(msg, id=maintenance.id)
+    wanted = ceil_to_second(not_before if not_before is not None else before + (by or timedelta(0)))
+    if wanted <= before:
+        msg = f"{_words(wanted)} is not later than NotBefore, which is {_words(before)}"
+        raise InvalidRequest(msg, id=maintenance.id)
+    _refuse_after_latest_start(maintenance, wanted)
+    moved = replace(maintenance, deferrals=maintenance.deferrals + 1)
+    return _move(draft, moved, must_be_calm(draft, maintenance, wanted, _ADVICE), EntryKind.DEFERRED, reason)
+
+
+def extend(
+    draft: Draft, maintenance: Maintenance, *, by: timedelta, tenant: str | None = None, reason: str | None = None
+) -> Maintenance:
+    """Give a tenant that is preparing a little more time, as its policy grants.
+
+    Args:
+        draft: The decision.
+        maintenance: A scheduled one.
+        by: How much more.
+        tenant: Name of the scope, or of the lone VM, that asks; None: the only one that it hits.
+        reason: Why.
+
+    Raises:
+        InvalidRequest: The time is none, or it does not say who asks.
+        Conflict: It cannot be put off, as with `defer`; the tenant has approved, or its policy grants no more.
+        QuietHoursConflict: Every moment that is left is in somebody's quiet hours.
+
+    Spec: R40, R42, R74
+    """
+    before = _check_movable(draft, maintenance, "extended")
+    if by <= timedelta(0):
+        msg = f"{format_span(by)} is no more time: expected for example 5m"
+        raise InvalidRequest(msg, id=maintenance.id)
+    name = _asking(draft, maintenance, tenant)
+    left = _left(draft, maintenance, name)
+    if by > left:
+        msg = f"{format_span(by)} is more than the {format_span(left)} that the policy of {name} still grants"
+        raise Conflict(msg, id=maintenance.id)
+    wanted = ceil_to_second(before + by)
+    _refuse_after_latest_start(maintenance, wanted)
+    moment = must_be_calm(draft, maintenance, wanted, _ADVICE)
+    given = moment - before
+    if given > left:
+        msg = f"quiet hours would put it to {_words(moment)}, and the policy of {name} grants {format_span(left)} more"
+        raise Conflict(msg, id=maintenance.id)
+    moved = replace(maintenance, extensions=maintenance.extensions + 1, extended=maintenance.extended + given)
+    return _move(draft, moved, moment, EntryKind.EXTENDED, reason)
+
+
+def _check_movable(draft: Draft, maintenance: Maintenance, what: str) -> datetime:
+    """NotBefore as it is, when nothing but the bounds could keep it there."""
+    if maintenance.state is not MaintenanceState.SCHEDULED or maintenance.not_before is None:
+        msg = f"maintenance {maintenance.id} is {maintenance.state}: only a scheduled one can be {what}"
+        raise Conflict(msg, id=maintenance.id, state=maintenance.state.value)
+    if CAUSES[maintenance.cause].is_fixed:
+        msg = f"maintenance {maintenance.id} is a {maintenance.cause}: its NotBefore is fixed"
+        raise Conflict(msg, id=maintenance.id)
+    if maintenance.not_before <= draft.now:
+        msg = f"maintenance {maintenance.id} cannot be {what} any more: its NotBefore has come"
+        raise Conflict(msg, id=maintenance.id)
+    if is_approved_by_all(draft.events_of(maintenance.id)):
+        msg = (
+            f"maintenance {maintenance.id} cannot be {what}: everybody has approved it, and it starts as soon as it can"
+        )
+        raise Conflict(msg, id=maintenance.id)
+    return maintenance.not_before
+
+
+def _refuse_after_latest_start(maintenance: Maintenance, moment: datetime) -> None:
+    if maintenance.latest_start is not None and moment > maintenance.latest_start:
+        msg = f"{_words(moment)} is after the latest start, which is {_words(maintenance.latest_start)}"
+        raise Conflict(msg, id=maintenance.id, latest_start=_words(maintenance.latest_start))
+
+
+def _asking(draft: Draft, maintenance: Maintenance, tenant: str | None) -> str:
+    """Who asks: one that is told of it and has not approved."""
+    open_events: dict[str, bool] = {}
+    for event in draft.events_of(maintenance.id):
+        if event.is_listed:
+            name, _ = tenant_of(draft, event, maintenance)
+            open_events[name] = open_events.get(name, False) or not event.is_approved
+    if tenant is None and len(open_events) > 1:
+        msg = f"say for which scope, or VM that stands alone: maintenance {maintenance.id} hits several"
+        raise InvalidRequest(msg, id=maintenance.id)
+    if not open_events:
+        msg = f"nobody is told of maintenance {maintenance.id}: nobody prepares for it"
+        raise Conflict(msg, id=maintenance.id)
+    name = tenant if tenant is not None else next(iter(open_events))
+    if name not in open_events:
+        msg = f"{name!r} is not told of maintenance {maintenance.id}: expected one of {', '.join(sorted(open_events))}"
+        raise InvalidRequest(msg, id=maintenance.id)
+    if not open_events[name]:
+        msg = f"{name} has approved maintenance {maintenance.id}: it needs no more time"
+        raise Conflict(msg, id=maintenance.id)
+    return name
+
+
+def _left(draft: Draft, maintenance: Maintenance, name: str) -> timedelta:
+    """How much more time the policy of that tenant grants."""
+    extension = tenants(draft, maintenance)[name].extension
+    if extension is None:
+        msg = f"the policy of {name} grants no extension"
+        raise Conflict(msg, id=maintenance.id)
+    if maintenance.extensions >= extension.times:
+        msg = f"maintenance {maintenance.id} was extended {maintenance.extensions} times: {name} is granted no more"
+        raise Conflict(msg, id=maintenance.id)
+    return max(extension.max - maintenance.extended, timedelta(0))
+
+
+def _move(
+    draft: Draft, maintenance: Maintenance, not_before: datetime, kind: EntryKind, reason: str | None
+) -> Maintenance:
+    before = maintenance.not_before
+    moved = replace(maintenance, not_before=not_before, due_at=not_before)
+    draft.put(moved)
+    words = f"NotBefore {_words(not_before)} instead of {'' if before is None else _words(before)}"
+    draft.note(kind, maintenance_id=moved.id, reason=words if reason is None else f"{words}: {reason}")
+    return moved
+
+
+def _words(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")

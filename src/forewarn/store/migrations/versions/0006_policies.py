@@ -1,0 +1,28 @@
+"""What policies need: themselves, up to when a maintenance may be put off, and how often and how far it was.
+
+Revision: 0006.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0004"
+
+
+def upgrade() -> None:
+    """Add columns that the code before this does without."""
+    op.add_column("scope", sa.Column("policy", sa.JSON(), nullable=True))
+    op.add_column("vm", sa.Column("policy", sa.JSON(), nullable=True))
+    op.add_column("maintenance", sa.Column("latest_start", sa.BigInteger(), nullable=True))
+    op.add_column("maintenance", sa.Column("deferrals", sa.Integer(), server_default="0", nullable=False))
+    op.add_column("maintenance", sa.Column("extensions", sa.Integer(), server_default="0", nullable=False))
+    op.add_column("maintenance", sa.Column("extended", sa.BigInteger(), server_default="0", nullable=False))
+
+
+def downgrade() -> None:
+    """Take them away."""
+    for column in ("extended", "extensions", "deferrals", "latest_start"):
+        op.drop_column("maintenance", column)
+    op.drop_column("vm", "policy")
+    op.drop_column("scope", "policy")

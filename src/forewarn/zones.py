@@ -1,0 +1,30 @@
+"""Time zones by name: the one place that reads their rules, from the system or from the package tzdata."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+from zoneinfo import ZoneInfo
+
+__all__ = ["load_zone"]
+
+_NAME_LENGTH_MAX = 64
+
+
+def load_zone(name: str) -> tzinfo:
+    """The rules of a time zone.
+
+    Args:
+        name: As the IANA database calls it: ``Europe/Berlin``.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    try:
+        if len(name) > _NAME_LENGTH_MAX:
+            raise LookupError  # noqa: TRY301 - one message for all reasons
+        rules = ZoneInfo(name)
+    except (ValueError, OSError, LookupError) as error:
+        shown = name[:_NAME_LENGTH_MAX]
+        msg = f"{shown!r} is not a time zone that this machine knows: expected for example 'Europe/Berlin'"
+        raise ValueError(msg) from error
+    return rules
