@@ -61,23 +61,28 @@ class Child:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._fd = os.pidfd_open(pid)
+        try:
+            self._fd: int | None = os.pidfd_open(pid)
+        except ProcessLookupError:  # it has ended already, and nobody is of that number any more
+            self._fd = None
 
     @property
     def is_running(self) -> bool:
         """Whether it has not ended."""
-        return not select.select([self._fd], [], [], 0)[0]
+        return self._fd is not None and not select.select([self._fd], [], [], 0)[0]
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal; nothing happens when it has ended."""
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._fd, number)
+        if self._fd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._fd, number)
 
     def kill(self) -> None:
         """As by kill -9; hands back when it is gone."""
         self.send(signal.SIGKILL)
-        select.select([self._fd], [], [])
-        os.close(self._fd)
+        if self._fd is not None:
+            select.select([self._fd], [], [])
+            os.close(self._fd)
 
 
 class Nursery:

@@ -32,6 +32,7 @@ from forewarn.actuators.payload import as_reason, encode
 from forewarn.clock import Clock, RealClock
 from forewarn.core.model import Maintenance
 from forewarn.errors import ActuationFailed, ActuatorError, ConfigError
+from forewarn.unanswered import UNANSWERED, why
 
 __all__ = ["SIGNATURE", "Webhook", "sign"]
 
@@ -162,8 +163,8 @@ class Webhook:
         except TimeoutError as error:
             msg = f"{self._label} gave no whole answer to {method} within {self._deadline_s:g} s"
             raise ActuatorError(msg) from error
-        except httpx.HTTPError as error:
-            words = as_reason(str(error)) or type(error).__name__
+        except UNANSWERED as error:
+            words = as_reason(why(error))
             msg = f"{self._label} could not be asked ({method}): {words}"
             raise ActuatorError(msg) from error
 

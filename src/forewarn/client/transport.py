@@ -47,6 +47,10 @@ _FAILURES = (
     OSError,
     TimeoutError,
 )
+"""What a request ends with that is not answered."""
+
+_RESET = AttributeError
+"""What anyio raises on uvloop where a connection is reset when it was just made: it asks nobody for his address."""
 
 
 class Transport(Protocol):
@@ -189,7 +193,7 @@ class AsyncHttp:
                         _check_size(body)
                 finally:
                     await response.aclose()
-        except _FAILURES as error:
+        except (*_FAILURES, _RESET) as error:
             raise _unreachable(self._url, error, loop.time() - began_s) from error
         return _decode(response, bytes(body), loop.time() - began_s)
 
@@ -245,6 +249,8 @@ def _unreachable(url: str, error: Exception, elapsed_s: float) -> EndpointUnreac
         reason = f"no connection within {elapsed_s:.3g} s"
     elif isinstance(error, httpcore.TimeoutException | TimeoutError):
         reason = f"no answer within {elapsed_s:.3g} s"
+    elif isinstance(error, _RESET):
+        reason = "the connection was reset when it was made"
     else:
         reason = _deepest(error)
     return EndpointUnreachable(

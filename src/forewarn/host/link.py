@@ -18,6 +18,7 @@ import httpx
 
 from forewarn.core.approval import Approval, Approver
 from forewarn.errors import ConfigError, ControlRefused, ControlUnreachable
+from forewarn.unanswered import UNANSWERED, why
 
 __all__ = ["Link"]
 
@@ -91,7 +92,7 @@ class Link:
                     await answer.aread()
                     raise _refusal(answer)
                 yield _lines(answer)
-        except httpx.HTTPError as error:
+        except UNANSWERED as error:
             raise _unreachable(self.url, error) from error
 
     async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
@@ -135,7 +136,7 @@ class Link:
         for _ in self._urls:
             try:
                 answer = await self._client.post(self._at(what), json=body)
-            except httpx.HTTPError as error:
+            except UNANSWERED as error:
                 failure = _unreachable(self.url, error)
             else:
                 if answer.status_code == HTTPStatus.OK:
@@ -177,6 +178,6 @@ def _refusal(answer: httpx.Response) -> ControlUnreachable:
     return ControlRefused(msg) if answer.status_code in _REFUSALS else ControlUnreachable(msg)
 
 
-def _unreachable(url: str, error: httpx.HTTPError) -> ControlUnreachable:
-    msg = f"{url} does not answer: {str(error) or type(error).__name__}"
+def _unreachable(url: str, error: Exception) -> ControlUnreachable:
+    msg = f"{url} does not answer: {why(error)}"
     return ControlUnreachable(msg)
