@@ -25,6 +25,17 @@ from forewarn.store.contract import Reader
 __all__ = ["measure"]
 
 _STORES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
+_HASTE = {
+    "sqlite": (
+        "PRAGMA journal_mode=OFF",
+        "PRAGMA synchronous=OFF",
+        "PRAGMA cache_size=-262144",
+        "PRAGMA temp_store=MEMORY",
+    ),
+    "postgresql": ("SET maintenance_work_mem = '512MB'", "SET synchronous_commit = off"),
+}
+"""While it is built, nobody needs it to outlive a crash."""
+
 _PAGE = 100
 _TARGET_MS = 100.0
 _ENTRIES_EACH = 6
@@ -80,23 +91,18 @@ def _build(url: str, count: int) -> None:
     """Tables first, indexes after them: that is many times quicker."""
     SqlStore(url).close()
     indexes = [index for table in (t.ledger, t.maintenance, t.claim, t.event) for index in table.indexes]
-    engine = open_engine(url)
-    with engine.begin() as connection:
-        is_sqlite = connection.dialect.name == "sqlite"
-        if is_sqlite:
-            connection.exec_driver_sql("PRAGMA synchronous=OFF")
-            connection.exec_driver_sql("PRAGMA cache_size=-262144")
-            connection.exec_driver_sql("PRAGMA temp_store=MEMORY")
-        else:
-            connection.exec_driver_sql("SET LOCAL maintenance_work_mem = '512MB'")
+    is_sqlite = url.startswith("sqlite")
+    engine = open_engine(url).execution_options(isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for setting in _HASTE["sqlite" if is_sqlite else "postgresql"]:
+            connection.exec_driver_sql(setting)
         for index in indexes:
             index.drop(connection)
         for statement in _statements(count, is_sqlite=is_sqlite):
             connection.exec_driver_sql(statement if is_sqlite else statement.replace("%", "%%"))
         for index in indexes:
             index.create(connection)
-    if not is_sqlite:
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if not is_sqlite:
             connection.exec_driver_sql("VACUUM (ANALYZE)")  # as the server does by itself some minutes later
 
 
@@ -133,27 +139,31 @@ def _statements(count: int, *, is_sqlite: bool) -> Iterator[str]:
     yield (
         "INSERT INTO event (id, sequence, maintenance_id, audience, update_domain, resources, is_iaas, is_listed, "
         f"approved_at, approved_by) {head}SELECT 'E-' || k, {number} + 2, 'm-' || k, "
-        f"'scope:scope-' || ({vms[0]} / 10), 0, {json.format(resources)}, true, false, "
-        f"{at} + 60000000, 'vm:vm-' || {vms[0]} FROM {source}"
+        f"'scope:scope-' || ({vms[0]} / 10), 0, {json.format(resources)}, true, false, {at} + 60000000, "
+        f"'vm:vm-' || {vms[0]} FROM {source}"
     )
     operator = "CASE WHEN k % 100000 = 7 THEN 'operator:eve' ELSE 'operator:o-' || (k % 20) END"
     needle = "CASE WHEN k % 500000 = 11 THEN 'the Needle in it' ELSE 'the impact lasted 4.2 s; announced was 9 s' END"
-    columns = "(sequence, at, kind, actor, maintenance_id, audience, vm, source_address, api_version, reason)"
-    approval = f"'scope:scope-' || ({vms[0]} / 10), 'vm-' || {vms[0]}, '10.0.0.7', '2020-07-01', NULL"
-    none = "NULL, NULL, NULL, NULL, NULL"
     rows = [
-        ("0", "'scheduled'", operator, none),
-        ("60000000", "'approved'", f"'vm:vm-' || {vms[0]}", approval),
-        ("900000000", "'started'", "'forewarn'", none),
-        ("907000000", "'impacted'", "'actuator'", none),
-        ("912000000", "'impact-measured'", "'actuator'", f"NULL, NULL, NULL, NULL, {needle}"),
-        ("1500000000", state, "'actuator'", none),
+        ("0", "'scheduled'", operator),
+        ("60000000", "'approved'", f"'vm:vm-' || {vms[0]}"),
+        ("900000000", "'started'", "'forewarn'"),
+        ("907000000", "'impacted'", "'actuator'"),
+        ("912000000", "'impact-measured'", "'actuator'"),
+        ("1500000000", state, "'actuator'"),
     ]
-    union = " UNION ALL ".join(
-        f"SELECT {number} + {place}, {at} + {later}, {kind_}, {actor}, 'm-' || k, {rest} FROM {source}"
-        for place, (later, kind_, actor, rest) in enumerate(rows, 3)
+    later, kinds, actors = (
+        f"CASE j {' '.join(f'WHEN {turn} THEN {each}' for turn, each in enumerate(column))} END"
+        for column in zip(*rows, strict=True)
     )
-    yield f"INSERT INTO ledger {columns} {head}SELECT * FROM ({union}) AS entries ORDER BY 1"
+    approval = (f"'scope:scope-' || ({vms[0]} / 10)", f"'vm-' || {vms[0]}", "'10.0.0.7'", "'2020-07-01'")
+    of_approval = ", ".join(f"CASE j WHEN 1 THEN {each} END" for each in approval)
+    entries = " UNION ALL ".join(f"SELECT {turn} AS j" for turn in range(_ENTRIES_EACH))
+    yield (
+        "INSERT INTO ledger (sequence, at, kind, actor, maintenance_id, audience, vm, source_address, api_version, "
+        f"reason) {head}SELECT {number} + 3 + j, {at} + {later}, {kinds}, {actors}, 'm-' || k, {of_approval}, "
+        f"CASE j WHEN 4 THEN {needle} END FROM {source} CROSS JOIN ({entries}) AS each"
+    )
     last = count * _NUMBERS_EACH + _NUMBERS_EACH
     yield f"INSERT INTO meta (key, value) VALUES ('sequence', '{last}'), ('clock', 'real')"
 

@@ -193,6 +193,21 @@ async def test_old_history_is_forgotten_and_the_rest_stays() -> None:
     assert again.id not in {old.id, young.id}
 
 
+async def test_the_oldest_history_is_forgotten_where_the_ledger_is_too_long_and_each_sweep_tells_it_once() -> None:
+    made = await simulated(DECLARED, pace=Pace(entries_max=6))
+    old = await made.schedule_one("user-redeploy", "db")
+    await made.advance(timedelta(minutes=40))
+    young = await made.schedule_one("user-redeploy", "db")
+    await made.advance(timedelta(hours=1))
+    assert made.get_maintenance(old) is None
+    assert made.state(young) == S.COMPLETED
+    (told,) = [entry for entry in made.entries() if entry.kind is K.PRUNED]
+    assert "1 maintenances and" in str(told.reason)
+    assert "beyond 6 entries (history_entries_max)" in str(told.reason)
+    await made.advance(timedelta(hours=1))
+    assert [entry.kind for entry in made.entries()].count(K.PRUNED) == 1, "nothing more was forgotten"
+
+
 # Commands that are repeated
 
 

@@ -92,6 +92,8 @@ def _started(told: dict[str, Any]) -> str:
         why = f', by an operator who did not wait: "{told["start_reason"]}"'
     elif told["notice_s"] is None:
         why = ""
+    elif not told["notice_s"]:
+        why = ", at once"
     elif parse_moment(told["started_at"]) < parse_moment(told["not_before"]):
         why = ", once everybody had approved"
     else:

@@ -1,0 +1,177 @@
+"""What every store owes to who asks later: claims that stay, selections, pages that end early, mending."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+
+from forewarn.core.model import Entry, EntryKind, MaintenanceState
+from forewarn.core.selection import Selection
+from forewarn.store import SqlStore
+from forewarn.store.contract import Page
+from forewarn.store.writing import SqlTransaction
+from tests.conformance.test_store_schema import MIGRATIONS
+from tests.support.databases import Database, save
+from tests.support.world import NOW, minutes
+from tests.unit.core.builders import maintenance, vm
+
+S = MaintenanceState
+WEB = vm("web-0", scope="web", host="host-1")
+LONE = vm("lone", host="host-2")
+
+
+def note(reason: str | None = None, kind: EntryKind = EntryKind.STARTED, minute: int = 0, **about: str) -> Entry:
+    return Entry(kind=kind, at=NOW + minutes(minute), actor=about.pop("actor", "forewarn"), reason=reason, **about)
+
+
+def reasons(page: Page[Entry]) -> list[str | None]:
+    return [entry.reason for entry in page.items]
+
+
+def ids_of(store: SqlStore, **what: str) -> list[str]:
+    with store.read() as reader:
+        return [m.id for m in reader.maintenances(selection=Selection(**what)).items]  # type: ignore[arg-type] # words
+
+
+def test_what_has_touched_a_vm_is_found_after_its_end_and_holds_nobody_any_more(store: SqlStore) -> None:
+    made = maintenance(WEB, LONE, id="m", not_before=NOW)
+    save(store, WEB, LONE, made)
+    with store.write() as tx:
+        assert set(tx.load_request((), ["lone"]).maintenances) == {"m"}
+    save(store, replace(made, state=S.CANCELED, ended_at=NOW), is_new=False)
+    with store.write() as tx:
+        assert tx.load_request((), ["lone"]).maintenances == {}
+    for place in ({"vm": "lone"}, {"scope": "web"}, {"host": "host-2"}, {"vm": "web-0", "host": "host-1"}):
+        assert ids_of(store, **place) == ["m"]
+    assert ids_of(store, vm="web-0", host="host-2") == []
+    with store.write() as tx:
+        tx.prune(NOW + minutes(1), NOW, 10)
+    assert ids_of(store, vm="lone") == []
+
+
+def test_entries_of_a_place_are_those_of_its_maintenances_and_those_that_name_it(store: SqlStore) -> None:
+    save(
+        store,
+        maintenance(WEB, id="of web", state=S.COMPLETED, started_at=NOW, ended_at=NOW),
+        maintenance(LONE, id="of lone", sequence=2),
+        note("web starts", maintenance_id="of web"),
+        note("lone starts", maintenance_id="of lone"),
+        note("web enabled", EntryKind.ENABLED, audience="scope:web"),
+        note("lone enabled", EntryKind.ENABLED, audience="vm:lone"),
+        note("web changed", EntryKind.VM_CHANGED, vm="web-0"),
+    )
+    with store.read() as reader:
+
+        def told(**what: str) -> list[str | None]:
+            return reasons(reader.entries(selection=Selection(**what)))  # type: ignore[arg-type] # words
+
+        assert told(vm="web-0") == ["web starts", "web changed"]
+        assert told(scope="web") == ["web starts", "web enabled"]
+        assert told(host="host-2") == ["lone starts"]
+        assert told(vm="lone") == ["lone starts", "lone enabled"]
+        assert told(vm="lone", scope="web") == []
+
+
+def test_the_end_of_the_ledger_is_read_backwards_page_by_page(store: SqlStore) -> None:
+    save(store, *(note(str(n)) for n in range(1, 8)))
+    with store.read() as reader:
+        last = reader.entries(newest=True, limit=3)
+        assert reasons(last) == ["5", "6", "7"]
+        middle = reader.entries(newest=True, limit=3, before=last.next)
+        assert reasons(middle) == ["2", "3", "4"]
+        first = reader.entries(newest=True, limit=3, before=middle.next)
+        assert (reasons(first), first.next) == (["1"], None)
+
+
+@pytest.mark.parametrize("is_newest", [False, True])
+def test_a_page_that_has_looked_enough_says_where_to_go_on(store: SqlStore, *, is_newest: bool) -> None:
+    save(store, *(note("NEEDLE %" if n in {3, 18} else "straw") for n in range(1, 21)))
+    selection = Selection(text="needle %", look_max=4)
+    found: list[int] = []
+    place: int | None = None
+    with store.read() as reader:
+        for _ in range(20):
+            where = {"before": place} if is_newest else {"after": place or 0}
+            page = reader.entries(newest=is_newest, selection=selection, limit=5, **where)  # type: ignore[arg-type] # one of two
+            found += [entry.sequence for entry in page.items]
+            place = page.next
+            if place is None:
+                break
+    assert place is None
+    assert sorted(found) == [3, 18]
+
+
+def test_moments_are_exact_where_the_clock_was_put_back_a_little(store: SqlStore) -> None:
+    save(store, *(note(str(minute), minute=minute) for minute in (0, 10, 200, 170, 210, 400)))
+    with store.read() as reader:
+        within = Selection(since=NOW + minutes(170), until=NOW + minutes(210))
+        assert reasons(reader.entries(selection=within)) == ["200", "170"]
+        assert reasons(reader.entries(selection=within, newest=True)) == ["200", "170"]
+
+
+def test_the_moment_of_what_is_too_much(store: SqlStore) -> None:
+    save(store, *(note(str(n), minute=n) for n in range(5)))
+    with store.read() as reader:
+        assert reader.excess_until(5) is None
+        assert reader.excess_until(3) == NOW + minutes(1)
+        assert reader.excess_until(0) == NOW + minutes(4)
+
+
+# Earlier versions
+
+
+def _claims(database: Database) -> list[tuple[object, ...]]:
+    with database.engine().connect() as connection:
+        query = sa.text("SELECT maintenance_id, vm, scope, host, is_active FROM claim ORDER BY maintenance_id, vm")
+        return [(*row[:4], bool(row[4])) for row in connection.execute(query)]
+
+
+WHOLE = [
+    ("active", "web-0", "web", "host-1", True),
+    ("ended", "lone", None, "host-2", False),
+    ("ended", "web-0", "web", "host-1", False),
+]
+
+
+def _filled(database: Database) -> None:
+    store = database.open()
+    ended = maintenance(WEB, LONE, id="ended", sequence=2, state=S.CANCELED, ended_at=NOW)
+    empty = maintenance(id="empty", sequence=3, state=S.CANCELED, ended_at=NOW)
+    save(store, maintenance(WEB, id="active", not_before=NOW), ended, empty)
+    store.close()
+
+
+def test_an_upgrade_fills_in_the_claims_of_what_has_ended(shared_database: Database) -> None:
+    _filled(shared_database)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with shared_database.engine().begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0002")
+        assert connection.execute(sa.text("SELECT count(*) FROM claim")).scalar() == 1
+        command.upgrade(config, "head")
+    assert _claims(shared_database) == WHOLE
+
+
+def test_what_an_earlier_version_leaves_out_is_mended(shared_database: Database) -> None:
+    _filled(shared_database)
+    with shared_database.engine().begin() as connection:
+        connection.exec_driver_sql("DELETE FROM claim WHERE maintenance_id = 'ended'")
+        connection.exec_driver_sql("DELETE FROM claim WHERE maintenance_id = 'active'")
+        old = "INSERT INTO claim (maintenance_id, vm, scope) VALUES ('active', 'web-0', 'web')"
+        connection.exec_driver_sql(old)
+    store = shared_database.open()
+    with store.write() as tx:
+        assert isinstance(tx, SqlTransaction)
+        assert tx.mend_claims(NOW, 10) == 2
+        assert tx.mend_claims(NOW, 10) == 0
+    assert _claims(shared_database) == WHOLE
+    with shared_database.engine().begin() as connection:
+        connection.exec_driver_sql("DELETE FROM claim WHERE maintenance_id = 'ended'")
+    with store.write() as tx:
+        assert tx.mend_claims(NOW + minutes(1), 10) == 1, "it ended no earlier than what was looked at"
+    store.close()
