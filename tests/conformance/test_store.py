@@ -23,10 +23,12 @@ from forewarn.core.model import (
     Source,
     VirtualMachine,
 )
+from forewarn.core.policy import Extension, Policy
 from forewarn.errors import Conflict
 from forewarn.store import SqlStore
 from forewarn.store.contract import Outcome, Transaction
 from tests.support.databases import save
+from tests.support.quiet import quiet_hours
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, availability_set, maintenance, vm
 
@@ -246,3 +248,45 @@ def test_an_outcome_is_remembered_with_its_content(store: SqlStore) -> None:
         assert reader.outcome("op/ü") == kept
         assert reader.outcome("op/u") is None
         assert reader.clock() == "virtual"
+
+
+# Policies
+
+
+def test_policies_come_back_with_every_field_and_none_where_none_is_declared(store: SqlStore) -> None:
+    full = Policy(
+        approves_user_operations=True,
+        approves_freezes_up_to=timedelta(seconds=9.5),
+        quiet_hours=(
+            quiet_hours("mon fri", "08:00", "18:30"),
+            quiet_hours("sat sun", "22:00", "06:00", "America/New_York"),
+        ),
+        user_operations_max=3,
+        approvers=("operator", "vm:web-0"),
+        extension=Extension(max=minutes(10), times=2),
+    )
+    web = Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, policy=full)
+    declared = Inventory(
+        hosts=(Host(name="host-1"),),
+        scopes=(web, availability_set("wide")),
+        vms=(replace(vm("db"), policy=Policy(approvers=("tenant",))), vm("web-0", scope="web")),
+    )
+    with store.write() as tx:
+        tx.replace_inventory(declared, "f")
+    with store.read() as reader:
+        assert reader.inventory() == declared
+        (zone, _) = (each.zone for each in reader.scopes(["web"])["web"].policy.quiet_hours)
+        assert zone.rules.utcoffset(datetime(2030, 7, 1)) == timedelta(hours=2)  # noqa: DTZ001 - a local time
+    with store.write() as tx:
+        tx.replace_inventory(replace(declared, scopes=(availability_set("web"), availability_set("wide"))), "g")
+    with store.read() as reader:
+        assert reader.scopes(["web"])["web"].policy == Policy()
+
+
+def test_how_a_maintenance_was_put_off_is_kept_and_changes(store: SqlStore) -> None:
+    made = replace(maintenance(not_before=NOW), latest_start=NOW + minutes(90))
+    save(store, made)
+    moved = replace(made, not_before=NOW + minutes(5), deferrals=1, extensions=2, extended=timedelta(seconds=1.5))
+    save(store, moved, is_new=False)
+    with store.read() as reader:
+        assert reader.maintenance(made.id) == moved

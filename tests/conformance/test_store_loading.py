@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Audience, Event, EventType, Host, Maintenance, MaintenanceState
+from forewarn.core.model import Audience, Event, EventType, Host, Maintenance, MaintenanceState, Scope, ScopeKind
+from forewarn.core.policy import Policy
 from forewarn.store import SqlStore
 from tests.support.databases import save
 from tests.support.world import NOW
@@ -196,3 +197,20 @@ def test_a_maintenance_that_ends_as_it_is_made_holds_nothing(store: SqlStore) ->
     save(store, maintenance(LONE, id="instant", sequence=60, state=S.CANCELED, ended_at=NOW))
     with store.write() as tx:
         assert tx.load_request((), ["lone"]).maintenances.keys() == {"far"}
+
+
+def test_a_lone_vm_that_has_a_policy_comes_with_what_is_scheduled_for_it(store: SqlStore) -> None:
+    """Others are left out: there may be many, and what is not here has none."""
+    policy = Policy(approvers=("operator",))
+    scope = Scope(name="alone", kind=ScopeKind.STANDALONE, policy=policy)
+    owned, alone = replace(LONE, policy=policy), replace(DB, scope="alone")
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(scopes=(scope, availability_set("web")), vms=(*WEB, owned, alone)), "g")
+    with store.write() as tx:
+        states = [tx.load_maintenances(["far", "first"]), tx.load_events([FAR_LONE.id, FIRST_DB.id])]
+    for state in states:
+        assert state.vms == {"lone": owned, "db": alone}
+        assert state.scopes.keys() == {"web", "alone"}
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(scopes=(availability_set("web"),), vms=(*WEB, LONE, DB)), "h")
+        assert tx.load_maintenances(["far", "first"]).vms == {}

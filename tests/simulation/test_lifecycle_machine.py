@@ -10,6 +10,8 @@ The cases are derived from the code of the machine, so that they are the same ev
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -19,8 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from forewarn.core.decision import Rules
 from forewarn.core.model import Event, Maintenance, MaintenanceState, PowerState, Scope, ScopeKind, VirtualMachine
+from forewarn.core.policy import Extension, Policy
 from forewarn.core.request import Request
-from forewarn.errors import BelowMinimumNotice, Conflict, IllegalTransition
+from forewarn.errors import BelowMinimumNotice, Conflict, IllegalTransition, InvalidRequest
+from tests.support.quiet import quiet_hours
 from tests.support.watched import WatchedWorld
 from tests.support.world import NOW, Line, minutes
 from tests.unit.core.builders import availability_set, scale_set, vm
@@ -28,11 +32,21 @@ from tests.unit.core.builders import availability_set, scale_set, vm
 S = MaintenanceState
 T = TypeVar("T")
 
+WEB = Policy(
+    # NOW is in them; they end at midnight in Berlin, and begin again on Monday.
+    quiet_hours=(quiet_hours("sat", "10:30", "00:00"), quiet_hours("mon wed", "22:00", "05:30", "America/New_York")),
+    extension=Extension(max=minutes(30), times=3),
+)
+DB = Policy(
+    approves_freezes_up_to=timedelta(seconds=9),
+    quiet_hours=(quiet_hours("sat sun", "12:00", "13:00", "UTC"),),
+    extension=Extension(max=minutes(5), times=1),
+)
 SCOPES = (
-    availability_set("web"),
+    replace(availability_set("web"), policy=WEB),
     Scope(name="svc", kind=ScopeKind.CLOUD_SERVICE, approves_user_operations=True),
     scale_set("fleet", notifies_of_os_image=True, couples_deletes=True),
-    scale_set("gpu", fault_domain_count=1),
+    replace(scale_set("gpu", fault_domain_count=1), policy=Policy(approvers=("operator", "vm:gpu-0"))),
 )
 VMS: tuple[VirtualMachine, ...] = (
     vm("web-0", scope="web", fault_domain=0, update_domain=0, host="host-1"),
@@ -44,7 +58,7 @@ VMS: tuple[VirtualMachine, ...] = (
     vm("fleet-1", scope="fleet", fault_domain=1, host="host-3", terminate_timeout=minutes(9)),
     vm("gpu-0", scope="gpu", size="Standard_NC6", host="host-3"),
     vm("gpu-1", scope="gpu", size="Standard_NC6", host="host-2"),
-    vm("db", host="host-1"),
+    replace(vm("db", host="host-1"), policy=DB),
     vm("spot", host="host-3", priority="Spot"),
 )
 HOSTS = ("host-1", "host-2", "host-3", "host-0")
@@ -76,9 +90,10 @@ class Lifecycle(RuleBasedStateMachine):
 
     # Operators
 
-    @rule(cause=st.sampled_from(ROUTINE), hosts=some_hosts)
-    def schedule_hosts(self, cause: str, hosts: tuple[str, ...]) -> None:
-        made = self.world.plan(Request(cause=cause, hosts=hosts))
+    @rule(cause=st.sampled_from(ROUTINE), hosts=some_hosts, days=st.sampled_from([None, 3]))
+    def schedule_hosts(self, cause: str, hosts: tuple[str, ...], days: int | None) -> None:
+        latest_start = None if days is None else self.world.now + timedelta(days=days)
+        made = self.world.plan(Request(cause=cause, hosts=hosts, latest_start=latest_start))
         assert {host for each in made for host in each.hosts} == set(hosts)
 
     @rule(
@@ -134,6 +149,17 @@ class Lifecycle(RuleBasedStateMachine):
         self._command(self.world.cancel, chosen, {S.QUEUED, S.SCHEDULED}, S.CANCELED)
 
     @precondition(lambda self: self.world.maintenances)
+    @rule(which=index, by=st.sampled_from([0.3, 7, 45, 60 * 9, 60 * 30]))
+    def defer(self, which: int, by: float) -> None:
+        """R40, R42: what may move is checked at the commit."""
+        self._put_off(lambda chosen: self.world.defer(chosen, by=minutes(by)), which)
+
+    @precondition(lambda self: self.world.maintenances)
+    @rule(which=index, by=st.sampled_from([0.3, 4, 11, 31]), tenant=st.sampled_from([None, "web", "db", "gpu"]))
+    def extend(self, which: int, by: float, tenant: str | None) -> None:
+        self._put_off(lambda chosen: self.world.extend(chosen, minutes(by), tenant), which)
+
+    @precondition(lambda self: self.world.maintenances)
     @rule(which=index)
     def force_start(self, which: int) -> None:
         chosen = self._pick(list(self.world.maintenances.values()), which)
@@ -168,8 +194,12 @@ class Lifecycle(RuleBasedStateMachine):
         """R49, R51, R52."""
         name = self._pick([name for name in NAMES if self.world.lines(self.world.key_of(name))], who)
         chosen = self._pick(list(self.world.lines(self.world.key_of(name))), which).event_id
-        assert self.world.approve(name, chosen, chosen).unknown == ()
-        assert self.world.approve(name, chosen).unchanged == (chosen,)
+        approval = self.world.approve(name, chosen, chosen)
+        assert approval.unknown == ()
+        if approval.refused:
+            assert name == "gpu-1"
+        else:
+            assert self.world.approve(name, chosen).unchanged == (chosen,)
         assert self.world.changes.is_empty
 
     @precondition(lambda self: self.world.events)
@@ -267,6 +297,16 @@ class Lifecycle(RuleBasedStateMachine):
             self._expect_conflict(request)
         else:
             assert self.world.plan_one(request).state in {S.SCHEDULED, S.STARTED}
+
+    def _put_off(self, command: Callable[[Maintenance], Maintenance], which: int) -> None:
+        """Refused in any state but scheduled, and then nothing has changed."""
+        chosen = self._pick(list(self.world.maintenances.values()), which)
+        try:
+            command(chosen)
+        except (Conflict, InvalidRequest):
+            assert self.world.get(chosen) == chosen
+        else:
+            assert chosen.state is S.SCHEDULED
 
     def _expect_conflict(self, request: Request) -> None:
         try:

@@ -10,6 +10,7 @@ At the end nothing more goes wrong, and every rollout must end.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -23,12 +24,13 @@ from forewarn.core import rollout_commands as commands
 from forewarn.core.conflicts import is_routine
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, Maintenance, MaintenanceState, PowerState, Scope, ScopeKind, VirtualMachine
+from forewarn.core.policy import Extension, Policy
 from forewarn.core.request import Request
 from forewarn.core.rollout import Health, HealthCheck, HostState, Order, Rollout, RolloutHost, RolloutSpec, RolloutState
 from forewarn.core.rollout_plan import Plan, pause_after, plan
 from forewarn.core.rollout_step import Cancel, CheckHealth, Facts, Schedule, Skip, Step, Wait
 from forewarn.core.rollout_steps import carry_out, next_steps, observe, refused, scheduled
-from forewarn.errors import Conflict, ForewarnError
+from forewarn.errors import Conflict, ForewarnError, InvalidRequest
 from forewarn.wire.rollout import decode_rollout, encode_rollout
 from tests.support.world import World, minutes
 from tests.unit.core.builders import vm
@@ -38,7 +40,7 @@ R = RolloutState
 S = MaintenanceState
 
 SCOPES = (
-    Scope(name="web", kind=ScopeKind.AVAILABILITY_SET),
+    Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, policy=Policy(extension=Extension(max=minutes(20), times=2))),
     Scope(name="db", kind=ScopeKind.SCALE_SET),
     Scope(name="lone", kind=ScopeKind.STANDALONE),
 )
@@ -360,6 +362,15 @@ class Rollouts(RuleBasedStateMachine):
         waiting = [m for m in self.world.maintenances.values() if m.state in {S.QUEUED, S.SCHEDULED}]
         if waiting:
             self.world.cancel(waiting[which % len(waiting)])
+        self.driver.drive()
+
+    @rule(which=index, by=st.sampled_from([1, 16]))
+    def put_off(self, which: int, by: int) -> None:
+        """A tenant needs more time: what comes after waits."""
+        waiting = [m for m in self.world.maintenances.values() if m.state is S.SCHEDULED]
+        if waiting:
+            with contextlib.suppress(Conflict, InvalidRequest):
+                self.world.extend(waiting[which % len(waiting)], minutes(by), "web")
         self.driver.drive()
 
     @rule(which=index)

@@ -7,11 +7,14 @@ routine, who has a vote and when the incarnation moves is said here once more, i
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from datetime import datetime
 
-from forewarn.core.causes import MINIMUM_NOTICE
+from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
 from forewarn.core.decision import Changes, Draft
 from forewarn.core.model import EntryKind, EventStatus, EventType, Maintenance, MaintenanceState, PowerState, Source
+from forewarn.core.policy import Policy
+from tests.support.quiet import is_quiet
 from tests.support.world import Line, World
 
 __all__ = ["WatchedWorld"]
@@ -40,6 +43,8 @@ class WatchedWorld(World):
         check_events(before, self)
         check_starts(before, self)
         check_notice(before, self)
+        check_quiet(before, self)
+        check_moves(before, self)
         check_exclusion(self)
         check_deadlines(self)
         return changes
@@ -129,21 +134,28 @@ def check_events(before: Snapshot, world: World) -> None:
             assert was.is_listed
             assert before.maintenances[event.maintenance_id].state is S.SCHEDULED
         assert was.is_listed or not event.is_listed, "an event came back"
-        assert was.approved_at in {None, event.approved_at}
+        is_taken_over = was.approved_by == "policy" and event.approved_by not in {"policy", None}
+        assert was.approved_at in {None, event.approved_at} or is_taken_over
         assert (was.resources, was.audience, was.sequence) == (event.resources, event.audience, event.sequence)
+    moved = {e.maintenance_id for e in world.changes.entries if e.kind in {EntryKind.DEFERRED, EntryKind.EXTENDED}}
     for key in world.documents:
         old = {line.event_id: line for line in before.told.get(key, ())}
         for line in world.lines(key):
-            check_line(old.get(line.event_id), line)
+            check_line(old.get(line.event_id), line, is_moved=world.events[line.event_id].maintenance_id in moved)
 
 
-def check_line(was: Line | None, line: Line) -> None:
+def check_line(was: Line | None, line: Line, *, is_moved: bool) -> None:
     assert line.status in {EventStatus.SCHEDULED, EventStatus.STARTED}
     assert (line.not_before is None) == (line.status is EventStatus.STARTED)
     if was is None:
         return
     assert not (was.status is EventStatus.STARTED and line.status is EventStatus.SCHEDULED)
-    if line.status is EventStatus.SCHEDULED:
+    if line.status is EventStatus.SCHEDULED and is_moved:
+        assert was.not_before is not None
+        assert line.not_before is not None
+        assert line.not_before > was.not_before
+        assert line == replace(was, not_before=line.not_before)
+    elif line.status is EventStatus.SCHEDULED:
         assert line == was
     fixed = [(x.resources, x.type, x.source, x.description, x.duration_s) for x in (was, line)]
     assert fixed[0] == fixed[1]
@@ -162,11 +174,20 @@ def check_starts(before: Snapshot, world: World) -> None:
         agreed_at = agreed(world, maintenance)
         is_unanimous = agreed_at is not None and agreed_at + world.rules.start_delay <= world.now
         is_failure = maintenance.cause == "hardware-failure"
-        by_policy = {e.approved_by for e in votes} == {"policy"}
+        passes = {"user-restart", "user-redeploy"}
+        by_policy = {e.approved_by for e in votes} == {"policy"} and maintenance.cause in passes
         is_free = is_unanimous or is_failure or by_policy
         assert maintenance.not_before <= world.now or is_free or maintenance.id in forced
         shown_from_nothing = votes and (was is None or was.state is S.QUEUED)
         assert not shown_from_nothing or is_failure or by_policy or maintenance.force_reason is not None
+        if maintenance.not_before > world.now and not (by_policy or is_failure or maintenance.id in forced):
+            for event in votes:
+                if event.approved_by == "policy":
+                    assert event.approved_at is not None
+                    assert event.approved_at + world.rules.policy_delay <= world.now
+                    policy = policy_of(world, event.resources[0])
+                    is_forced = maintenance.force_reason is not None
+                    assert is_forced or not any(is_quiet(each, world.now) for each in policy.quiet_hours)
 
 
 def agreed(world: World, maintenance: Maintenance) -> datetime | None:
@@ -186,6 +207,51 @@ def check_notice(before: Snapshot, world: World) -> None:
         assert maintenance.not_before is not None
         assert maintenance.not_before.microsecond == 0
         assert maintenance.not_before - world.now >= MINIMUM_NOTICE[maintenance.type]
+
+
+def policy_of(world: World, name: str) -> Policy:
+    """Of a VM's scope, or its own where it has none."""
+    vm = world.vms[name]
+    return vm.policy if vm.scope is None else world.scopes[vm.scope].policy
+
+
+def check_quiet(before: Snapshot, world: World) -> None:
+    """Whatever the platform plans or puts off is announced for a moment that is quiet for none of those it hits."""
+    for maintenance in world.changes.maintenances.values():
+        was = before.maintenances.get(maintenance.id)
+        is_free = CAUSES[maintenance.cause].is_fixed or maintenance.source is Source.USER
+        is_same = was is not None and was.not_before == maintenance.not_before
+        if maintenance.state is not S.SCHEDULED or is_free or is_same or maintenance.force_reason is not None:
+            continue
+        assert maintenance.not_before is not None
+        quiet = {each for name in maintenance.vms for each in policy_of(world, name).quiet_hours}
+        assert not any(is_quiet(each, maintenance.not_before) for each in quiet)
+
+
+def check_moves(before: Snapshot, world: World) -> None:
+    """R74: NotBefore moves on request only, within its bounds, and never of what is fixed."""
+    asked = {e.maintenance_id for e in world.changes.entries if e.kind in {EntryKind.DEFERRED, EntryKind.EXTENDED}}
+    for maintenance in world.changes.maintenances.values():
+        was = before.maintenances.get(maintenance.id)
+        if was is None or was.state is not S.SCHEDULED:
+            continue
+        assert (was.not_before != maintenance.not_before) == (maintenance.id in asked)
+        if maintenance.id not in asked:
+            continue
+        assert was.not_before is not None
+        assert maintenance.not_before is not None
+        assert maintenance.not_before > was.not_before > world.now
+        assert not CAUSES[maintenance.cause].is_fixed
+        assert maintenance.latest_start is None or maintenance.not_before <= maintenance.latest_start
+        given = maintenance.extended - was.extended
+        if maintenance.deferrals == was.deferrals:
+            assert given == maintenance.not_before - was.not_before
+            granted = [e for name in maintenance.vms if (e := policy_of(world, name).extension) is not None]
+            assert maintenance.extended <= max(each.max for each in granted)
+            assert maintenance.extensions <= max(each.times for each in granted)
+        else:
+            assert not given
+            assert maintenance.latest_start is not None
 
 
 def is_routine(maintenance: Maintenance) -> bool:
@@ -223,6 +289,10 @@ def check_deadlines(world: World) -> None:
             assert maintenance.due_at <= maintenance.not_before
             agreed_at = agreed(world, maintenance)
             if agreed_at is not None and maintenance.type is not EventType.TERMINATE:
-                assert maintenance.due_at <= agreed_at + world.rules.start_delay
+                votes = [e for e in world.events_of(maintenance) if e.is_listed]
+                by_policy = [e for e in votes if e.approved_by == "policy"]
+                delay = max(world.rules.start_delay, world.rules.policy_delay if by_policy else world.rules.start_delay)
+                waits = any(policy_of(world, e.resources[0]).quiet_hours for e in by_policy)
+                assert waits or maintenance.due_at <= agreed_at + delay
         elif maintenance.state is not S.STARTED:
             assert maintenance.due_at is None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from forewarn.core import progress
+from forewarn.core import moving, progress
 from forewarn.core.approval import Approval, Approver, approve
 from forewarn.core.decision import Changes, Document, Draft, Rules, State
 from forewarn.core.ending import cancel, complete, extra_impact, fail, impact
@@ -185,6 +185,16 @@ class World:
 
     def force_start(self, maintenance: Maintenance) -> Maintenance:
         return self._change(maintenance, lambda draft, it: force_start(draft, it, reason="now or never"))
+
+    def defer(
+        self, maintenance: Maintenance, *, not_before: datetime | None = None, by: timedelta | None = None
+    ) -> Maintenance:
+        return self._change(
+            maintenance, lambda draft, it: moving.defer(draft, it, not_before=not_before, by=by, reason="not now")
+        )
+
+    def extend(self, maintenance: Maintenance, by: timedelta, tenant: str | None = None) -> Maintenance:
+        return self._change(maintenance, lambda draft, it: moving.extend(draft, it, by=by, tenant=tenant))
 
     def complete(self, maintenance: Maintenance) -> Maintenance:
         return self._change(maintenance, complete)

@@ -24,6 +24,7 @@ from forewarn.core.causes import (
 )
 from forewarn.core.inventory import HostDeclaration, Inventory
 from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, VirtualMachine
+from forewarn.core.policy import ALL_APPROVERS
 from forewarn.core.tenancy import policy_of_scope
 from forewarn.errors import InvalidRequest
 from forewarn.wire.policy import PolicyIn, show_policy, to_policy
@@ -222,9 +223,21 @@ def parse_inventory(text: bytes) -> Inventory:
         msg = "inventory: expected a mapping with hosts, scopes and vms"
         raise InvalidRequest(msg)
     try:
-        return to_inventory(InventoryIn.model_validate(content))
+        declared = InventoryIn.model_validate(content)
     except ValidationError as error:
         raise InvalidRequest(_first_fault(error, content)) from error
+    _check_approvers(declared)
+    return to_inventory(declared)
+
+
+def _check_approvers(declared: InventoryIn) -> None:
+    """Refuse a policy that leaves approvals to a VM which never sees them. Of one host alone this cannot be said."""
+    members = {(vm.scope, f"vm:{vm.name}") for vm in declared.vms}
+    for scope in declared.scopes:
+        for approver in scope.policy.approvers if scope.policy is not None else ():
+            if approver not in ALL_APPROVERS and (scope.name, approver) not in members:
+                msg = f"inventory: scope {scope.name}: approver {approver} is no VM of this scope"
+                raise InvalidRequest(msg)
 
 
 def _first_fault(error: ValidationError, content: dict[Any, Any]) -> str:
@@ -340,6 +353,10 @@ def _to_vm(vm: VmIn, hosts: set[str], scopes: dict[str, Scope]) -> VirtualMachin
         raise InvalidRequest(msg)
     fields = vm.model_dump(exclude={"addresses", "tags", "policy"})
     policy = to_policy(vm.policy)
+    foreign = next((each for each in policy.approvers if each not in {*ALL_APPROVERS, f"vm:{vm.name}"}), None)
+    if foreign is not None:
+        msg = f"inventory: vm {vm.name}: approver {foreign} is another VM, which never sees its events"
+        raise InvalidRequest(msg)
     made = VirtualMachine(addresses=tuple(vm.addresses), tags=tuple(vm.tags.items()), policy=policy, **fields)
     is_opted_in = vm.scope is not None and scopes[vm.scope].os_image_notification.enable
     if is_opted_in and made.size_series.startswith(OS_IMAGE_SERIES_EXCLUDED):
