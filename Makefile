@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-guests lint bench docs constraints clean
+.PHONY: help demo test test-slow test-guests lint bench reference docs man constraints clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r target does; do \
@@ -41,13 +41,21 @@ lint: .venv/.dev ## Check style, types and layers
 bench: .venv/.dev ## Measure, and draw the picture
 	@$(BIN)/python -m bench $(ARGS)
 
-docs: .venv/.dev ## Write the reference pages that come from the code
+reference: .venv/.dev ## Write the reference pages that come from the code
 	@$(BIN)/python tools/build_docs.py $(ARGS)
+
+docs: .venv/.docs ## Build the documentation site into build/site, and check its links
+	@$(BIN)/python tools/build_docs.py --check
+	@$(BIN)/python -m sphinx -q -W --keep-going -j auto -b html -c docs -d build/doctrees . build/site $(ARGS)
+	@$(BIN)/python tools/check_site.py build/site
+
+man: .venv/.dev ## Write the manual pages into build/man
+	@$(BIN)/python tools/build_man.py $(ARGS)
 
 constraints: ## Write constraints.txt anew, with today's versions
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	$(PYTHON) -m venv "$$scratch"; \
-	"$$scratch/bin/pip" install --quiet --disable-pip-version-check -e '.[server,postgresql,dev]' hatchling editables; \
+	"$$scratch/bin/pip" install --quiet --disable-pip-version-check -e '.[server,postgresql,dev,docs]' hatchling editables; \
 	sed '/^[^#]/d' constraints.txt > "$$scratch/constraints.txt"; \
 	"$$scratch/bin/pip" freeze --exclude-editable --disable-pip-version-check >> "$$scratch/constraints.txt"; \
 	grep '^libvirt-python==' constraints.txt >> "$$scratch/constraints.txt"; \
@@ -66,6 +74,7 @@ endif
 
 .venv/.server: EXTRAS := server
 .venv/.dev: EXTRAS := server,postgresql,dev
+.venv/.docs: EXTRAS := server,postgresql,dev,docs
 
 # libvirt's library is built here, against the libvirt of this machine; without that its tests say what is missing.
 .venv/.libvirt: .venv/.dev
@@ -76,7 +85,7 @@ endif
 	@touch $@
 
 # The first constraint is for Forewarn, the two in the environment are for what builds it (older and newer pip).
-.venv/.server .venv/.dev: pyproject.toml constraints.txt
+.venv/.server .venv/.dev .venv/.docs: pyproject.toml constraints.txt
 	@[[ -x $(BIN)/pip ]] || { echo "Making .venv"; $(PYTHON) -m venv --clear .venv; }
 	@echo "Installing forewarn[$(EXTRAS)] into .venv"
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \

@@ -52,7 +52,7 @@ from forewarn.wire.imds import VERSIONS, Dialect
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
-NOTE = "<!-- Made by `make docs`; changes belong into the code it is made from. -->\n\n"
+NOTE = "<!-- Made by `make reference`; changes belong into the code it is made from. -->\n\n"
 
 
 def _row(*cells: object) -> str:
@@ -398,7 +398,7 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         names = list(stale())
         if names:
-            print(f"stale: {', '.join(names)}; run make docs")
+            print(f"stale: {', '.join(names)}; run make reference")
         return 1 if names else 0
     REFERENCE.mkdir(parents=True, exist_ok=True)
     for name, make in PAGES.items():

@@ -11,7 +11,7 @@ from tools import build_docs
 
 
 def test_no_reference_page_is_stale() -> None:
-    assert list(build_docs.stale()) == [], "run make docs"
+    assert list(build_docs.stale()) == [], "run make reference"
 
 
 def _modules() -> list[str]:

@@ -1,0 +1,58 @@
+"""The documentation site: Sphinx reads the Markdown pages where they lie, with the links that hold on a code host.
+
+The source folder is that of the repository, so that README.md, which is the front page, can be reached from docs/ by
+the same relative links. `make docs` runs it; docs/adr/0021-documentation-site.md says why it is as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from forewarn import __version__  # noqa: E402 - the path has to be set before
+from tools import site_extension  # noqa: E402 - as above
+
+project = "Forewarn"
+author = "The authors of Forewarn"
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "README"
+source_suffix = {".md": "markdown"}
+include_patterns = ["*.md", "docs/**.md"]
+exclude_patterns = [".*", "build", "dist", "src", "tests", "bench", "examples", "packaging", "tools", "**/__pycache__"]
+
+# Anchors are made of headings as code hosts make them.
+myst_heading_anchors = 4
+myst_all_links_external = False
+highlight_language = "none"
+smartquotes = False
+
+# Docstrings are written with single backticks for code.
+default_role = "literal"
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "inherited-members": False}
+autodoc_class_signature = "mixed"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+add_module_names = False
+napoleon_numpy_docstring = False
+
+html_theme = "furo"
+html_title = "Forewarn"
+html_static_path = ["site/forewarn.css"]
+html_extra_path = ["site/index.html"]
+html_css_files = ["forewarn.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+# The colours of the code, each readable on its ground (WCAG AA).
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
+html_theme_options = {"top_of_page_buttons": [], "footer_icons": []}
+
+setup = site_extension.setup

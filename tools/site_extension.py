@@ -1,0 +1,49 @@
+"""What the documentation site adds to the pages when Sphinx reads them: navigation, links to folders, diagrams."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+
+from tools.diagrams import draw
+from tools.site_pages import FRONT, toctrees
+
+__all__ = ["setup"]
+
+
+def setup(app: Any) -> dict[str, Any]:  # noqa: ANN401 - Sphinx's application
+    """Called by Sphinx."""
+    app.connect("source-read", _add_toctrees)
+    app.connect("doctree-read", _adapt)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _add_toctrees(app: Any, docname: str, source: list[str]) -> None:  # noqa: ANN401 - as above
+    for tree in toctrees(Path(app.srcdir), docname):
+        source[0] += tree
+
+
+def _adapt(app: Any, doctree: Any) -> None:  # noqa: ANN401 - Sphinx's and docutils' own
+    """Links to folders, and diagrams, as the site can show them."""
+    for node in list(doctree.findall(pending_xref)):
+        _lead_to_page(app, node)
+    for block in list(doctree.findall(nodes.literal_block)):
+        if block.get("language") == "mermaid":
+            block.replace_self(nodes.raw("", draw(block.astext()), format="html"))
+
+
+def _lead_to_page(app: Any, node: Any) -> None:  # noqa: ANN401 - as above
+    """A link to a folder of the repository: to its README where the site has it, else only its name."""
+    target = str(node.get("reftarget", ""))
+    source = Path(app.srcdir).resolve()
+    where = (source / Path(node.get("refdoc", FRONT)).parent / target).resolve()
+    if node.get("reftype") != "myst" or not target or not where.is_dir():
+        return
+    page = (where.relative_to(source) / FRONT).as_posix()
+    if page in app.env.found_docs:
+        node["refdomain"], node["reftarget"], node["reftargetid"] = "doc", page, None
+    else:
+        node.replace_self(node.children)

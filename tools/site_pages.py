@@ -1,0 +1,71 @@
+"""Which page stands where in the navigation of the documentation site.
+
+A page names no navigation, so that it reads well where it lies. `SECTIONS` puts the pages in order; a page that stands
+in no list is appended to the last group of its folder, so that none is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["FRONT", "SECTIONS", "toctrees"]
+
+FRONT = "README"
+"""The page in front, and the one in front of each folder."""
+PROJECT = ("ARCHITECTURE", "CONTRIBUTING", "SECURITY", "CHANGELOG")
+
+SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "tutorial": {"": ("first-steps", "agent", "test-your-handler", "private-cloud")},
+    "how-to": {
+        "In the VM": (
+            "agent-install",
+            "agent-systemd",
+            "agent-haproxy",
+            "agent-nginx",
+            "agent-kubernetes",
+            "agent-pacemaker",
+            "agent-health-file",
+            "agent-several-vms",
+            "agent-windows",
+            "use-the-client",
+        ),
+        "Test": (
+            "test-a-handler",
+            "write-a-scenario",
+            "inject-faults",
+            "virtual-time",
+            "record-and-replay",
+            "check-an-endpoint",
+            "run-in-a-container",
+            "unmodified-handlers",
+        ),
+        "Run it": ("install", "inventory", "operate"),
+    },
+    "reference": {"": ()},
+    "explanation": {"": ("protocol",)},
+    "adr": {"": ()},
+}
+"""Folder of docs/, its groups, their pages in order."""
+
+
+def toctrees(root: Path, docname: str) -> Iterator[str]:
+    """The lists of pages that stand at the end of a page, as MyST."""
+    if docname == FRONT:
+        yield _toctree("", [f"docs/{folder}/README" for folder in SECTIONS], is_hidden=True)
+        yield _toctree("The project", [*PROJECT, "docs/benchmarks"], is_hidden=True)
+        return
+    folder = docname.removeprefix("docs/").removesuffix("/README")
+    if docname != f"docs/{folder}/README" or folder not in SECTIONS:
+        return
+    groups = {heading: list(pages) for heading, pages in SECTIONS[folder].items()}
+    named = {page for pages in groups.values() for page in pages}
+    found = sorted(p.stem for p in (root / "docs" / folder).glob("*.md") if p.stem != "README")
+    groups[list(groups)[-1]] += [page for page in found if page not in named]
+    for heading, pages in groups.items():
+        yield _toctree(heading, [page for page in pages if page in found])
+
+
+def _toctree(caption: str, pages: list[str], *, is_hidden: bool = False) -> str:
+    options = [f":caption: {caption}"] * bool(caption) + [":hidden:"] * is_hidden + [":maxdepth: 1"]
+    return "\n\n" + "\n".join(["```{toctree}", *options, "", *pages, "```"]) + "\n"
