@@ -1,4 +1,4 @@
-"""Writes the reference pages that come from the code.
+"""Writes the reference pages that come from the code; some are made by the modules in ``tools/reference``.
 
 The agent's configuration, hooks and metrics; settings, commands, errors, metrics, the control API, the lifecycle, the versions of the protocol.
 ``python tools/build_docs.py`` writes them; with ``--check`` it only says which are stale, and fails.
@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 import typer.main
-from pydantic_core import PydanticUndefined
 
 from forewarn import errors
 from forewarn.agent.configuration import Configuration
@@ -50,17 +49,17 @@ from forewarn.wire.advice import ADVICE
 from forewarn.wire.document import Event
 from forewarn.wire.imds import VERSIONS, Dialect
 
+sys.path[:0] = [str(Path(__file__).parent.parent)]  # this file is run by its path
+
+from tools.reference import surroundings  # noqa: E402 - the path has to be set before
+from tools.reference.openapi import control_api  # noqa: E402 - as above
+from tools.reference.plain import default_of as _default  # noqa: E402 - as above
+from tools.reference.plain import row as _row  # noqa: E402 - as above
+from tools.reference.plain import table as _table  # noqa: E402 - as above
+
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 NOTE = "<!-- Made by `make reference`; changes belong into the code it is made from. -->\n\n"
-
-
-def _row(*cells: object) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
-
-
-def _table(*heads: str) -> str:
-    return _row(*heads) + _row(*("---" for _ in heads))
 
 
 def settings() -> str:
@@ -74,16 +73,6 @@ def settings() -> str:
     for name, field in Settings.model_fields.items():
         text += _row(f"`{name}`", _default(field), field.description or "")
     return text
-
-
-def _default(field: Any) -> str:  # noqa: ANN401 - pydantic's FieldInfo
-    if field.default is PydanticUndefined:
-        return "the user's state folder" if field.default_factory is not None else "required"
-    value = field.default
-    if value is None:
-        return "not set"
-    shown = format_span(value) if hasattr(value, "total_seconds") else value
-    return f"`{str(shown).lower() if isinstance(shown, bool) else shown}`"
 
 
 def error_codes() -> str:
@@ -114,7 +103,7 @@ def metrics() -> str:
         suffix = "_total" if family.type == "counter" else ""
         labels = sorted({label for s in family.samples for label in s.labels} - {"le"})
         text += _row(f"`{family.name}{suffix}`", family.type, ", ".join(labels), family.documentation)
-    return text
+    return text + "\n" + surroundings.endpoint_metrics()
 
 
 def lifecycle() -> str:
@@ -149,22 +138,6 @@ def api_versions() -> str:
         names = "`_` + name (not for cloud services)" if version.prefixes_names else "as they are"
         header = "required" if version.requires_metadata else "not enforced"
         text += _row(version.name, types, ", ".join(version.members) or "none", names, header)
-    return text
-
-
-def control_api() -> str:
-    """The routes of the control API, from its OpenAPI document."""
-    document = openapi_document()
-    text = (
-        "# Control API\n\nJSON over the control address, with `Authorization: Bearer TOKEN`. The whole description is served "
-        "at `/openapi.json`\nand, to look at, at `/docs`; `forewarn openapi` prints it. Changes take an `Idempotency-Key`: repeated under the same\nkey they are done once. Approving, applying an inventory and bringing a VM to the latest model are the same when repeated, with\nor without a key.\n\n"
-    )
-    text += _table("method", "path", "what it does", "answers")
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            good = ", ".join(sorted(s for s in operation["responses"] if s.startswith("2")))
-            what = (operation.get("description") or "").split("\n\n")[0].replace("\n", " ")
-            text += _row(method.upper(), f"`{path}`", what, good)
     return text
 
 
@@ -378,6 +351,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "agent-metrics.md": agent_metrics,
     "faults.md": faults,
     "scenarios.md": scenarios,
+    "environment.md": surroundings.environment,
+    "exit-statuses.md": surroundings.exit_statuses,
+    "files.md": surroundings.files,
+    "ledger.md": surroundings.ledger,
 }
 
 

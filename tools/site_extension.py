@@ -18,7 +18,13 @@ def setup(app: Any) -> dict[str, Any]:  # noqa: ANN401 - Sphinx's application
     """Called by Sphinx."""
     app.connect("source-read", _add_toctrees)
     app.connect("doctree-read", _adapt)
+    app.connect("env-get-outdated", _fronts)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _fronts(_app: Any, env: Any, _added: Any, _changed: Any, _removed: Any) -> list[str]:  # noqa: ANN401 - as above
+    """Pages that are read at each build, because they list others that may be new."""
+    return [name for name in env.found_docs if Path(name).name == FRONT]
 
 
 def _add_toctrees(app: Any, docname: str, source: list[str]) -> None:  # noqa: ANN401 - as above

@@ -11,23 +11,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import platformdirs
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from forewarn.core.decision import Rules
 from forewarn.errors import ConfigError
+from forewarn.secret import default_state_dir
 from forewarn.span import format_span, parse_span
 from forewarn.wire.imds import Dialect
 
-__all__ = ["Settings", "Span", "default_state_dir", "load_settings", "said_settings"]
+__all__ = ["Settings", "Span", "load_settings", "said_settings"]
 
 Span = Annotated[timedelta, BeforeValidator(parse_span), PlainSerializer(format_span)]
-
-
-def default_state_dir() -> Path:
-    """Where tokens are kept unless told otherwise: the user's state folder."""
-    return Path(platformdirs.user_state_dir("forewarn", appauthor=False))
 
 
 def _seconds(most: int) -> Any:  # noqa: ANN401 - pydantic's FieldInfo

@@ -6,11 +6,18 @@ import os
 import secrets
 from pathlib import Path
 
+import platformdirs
+
 from forewarn.errors import ConfigError
 
-__all__ = ["kept_token", "new_token", "read_token"]
+__all__ = ["default_state_dir", "kept_token", "new_token", "read_token"]
 
 _TOKEN_BYTES = 32
+
+
+def default_state_dir() -> Path:
+    """Where tokens are kept unless told otherwise: the user's state folder."""
+    return Path(platformdirs.user_state_dir("forewarn", appauthor=False))
 
 
 def new_token() -> str:

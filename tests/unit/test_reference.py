@@ -5,9 +5,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
+from pathlib import Path
 
 import forewarn
+from forewarn.cli.command import BROKEN_PIPE
+from forewarn.cli.openapi import openapi_document
+from forewarn.config import Settings
+from forewarn.core.model import EntryKind
 from tools import build_docs
+from tools.reference import surroundings
+from tools.reference.openapi import control_api
 
 
 def test_no_reference_page_is_stale() -> None:
@@ -44,3 +52,47 @@ def _names(module_name: str) -> list[str]:
 
 def _is_package_without_names(module_name: str) -> bool:
     return hasattr(importlib.import_module(module_name), "__path__")
+
+
+def _said_variables() -> set[str]:
+    """Every variable of ours that the source names."""
+    source = "\n".join(path.read_text() for path in Path(forewarn.__file__).parent.rglob("*.py"))
+    return set(re.findall(r"\bFOREWARN_[A-Z]+(?:_[A-Z]+)*\b", source))
+
+
+def test_every_variable_of_the_source_stands_in_a_page() -> None:
+    settings = {f"FOREWARN_{name.upper()}" for name in Settings.model_fields}
+    page = surroundings.environment()
+    assert {name for name in _said_variables() - settings if f"`{name}`" not in page} == set()
+
+
+def test_every_metric_of_an_endpoint_stands_in_the_page_of_metrics() -> None:
+    source = "\n".join(path.read_text() for path in (Path(forewarn.__file__).parent / "host").glob("*.py"))
+    named = set(re.findall(r'"(forewarn_endpoint_\w+)"', source))
+    assert len(named) >= 5
+    assert {name for name in named if f"`{name}`" not in build_docs.metrics()} == set()
+
+
+def test_every_kind_of_ledger_entry_stands_in_its_page() -> None:
+    page = surroundings.ledger()
+    assert [kind for kind in EntryKind if f"| `{kind}` | " not in page] == []
+
+
+def test_every_route_and_schema_of_the_control_api_stands_in_its_page() -> None:
+    document, page = openapi_document(), control_api()
+    routes = [f"### {method.upper()} {path}\n" for path, methods in document["paths"].items() for method in methods]
+    assert [route for route in routes if route not in page] == []
+    members = {name for schema in document["components"]["schemas"].values() for name in schema.get("properties", {})}
+    assert {name for name in members if f"| `{name}`" not in page} == set()
+
+
+def test_a_link_of_the_page_of_the_control_api_leads_to_a_heading() -> None:
+    page = control_api()
+    found = re.findall(r"^#+ (.*)", page, re.MULTILINE)
+    headings = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+    assert set(re.findall(r"\]\(#([^)]+)\)", page)) <= headings
+
+
+def test_every_exit_status_that_a_command_ends_with_stands_in_its_page() -> None:
+    assert [status for status, _ in surroundings.EXIT_STATUSES] == [0, 1, 2, 3, 130, BROKEN_PIPE]
+    assert "| 75 | Of the command: nothing was done, and it may be run again. |" in surroundings.exit_statuses()

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 from forewarn import errors
 from forewarn.auth import TOKEN_FILE
 from forewarn.errors import ConfigError, ForewarnError, InvalidRequest, OtherSideError, ServerUnreachable, Unauthorized
-from forewarn.secret import read_token
+from forewarn.secret import default_state_dir, read_token
 
 if TYPE_CHECKING:
     import httpx
@@ -239,18 +239,25 @@ class Connection:
         if self._client is None:
             import httpx
 
-            token = self._token()
-            headers = {"accept": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
             # A proxy of the environment is not meant for this machine; the mount takes precedence over it.
             mounts = {"http://": self._transport, "https://": self._transport} if _is_loopback(self._host) else None
             self._client = httpx.Client(
                 base_url=self.url,
-                headers=headers,
+                headers=self.headers(),
                 timeout=httpx.Timeout(_ANSWER_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
                 transport=self._transport,
                 mounts=mounts,
             )
         return self._client
+
+    def headers(self) -> dict[str, str]:
+        """What every request carries: who asks, and for what.
+
+        Raises:
+            ConfigError: The token cannot be read.
+        """
+        token = self._token()
+        return {"accept": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
 
     def _token(self) -> str | None:
         """The token to send; None when there is none, which the service may then say."""
@@ -336,8 +343,6 @@ def state_dir(environment: Mapping[str, str]) -> Path:
     said = environment.get("FOREWARN_STATE_DIR")
     if said:
         return Path(said)
-    from forewarn.config import default_state_dir
-
     return default_state_dir()
 
 

@@ -10,6 +10,7 @@ from forewarn.cli.choosing import Choice, Csv, check_csv, print_csv
 from forewarn.cli.clock import server_now
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection
+from forewarn.cli.names import event_ids
 from forewarn.cli.output import Column, Output, format_relative
 from forewarn.cli.times import split_names
 from forewarn.core.model import EventStatus
@@ -71,7 +72,9 @@ def add_event(app: typer.Typer) -> None:
         "forewarn event approve 602D9444-D2CD-49C7-8624-8643E7171297",
     )
     def approve(
-        event_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of the events.")],
+        event_ids: Annotated[
+            list[str], typer.Argument(metavar="ID...", help="Ids of the events.", autocompletion=event_ids)
+        ],
         connection: Connection,
         output: Output,
     ) -> None:

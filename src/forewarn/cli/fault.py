@@ -9,6 +9,7 @@ import typer
 from forewarn.cli.clock import server_now
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection
+from forewarn.cli.names import fault_names, vm_names
 from forewarn.cli.output import Column, Output, format_relative
 from forewarn.cli.times import as_span_s, split_names
 from forewarn.core.fault import FAULTS
@@ -59,12 +60,22 @@ def add_fault(app: typer.Typer) -> None:
         "forewarn fault inject reset --method POST --rate 0.5",
     )
     def inject(
-        kind: Annotated[str, typer.Argument(metavar="FAULT", help="What goes wrong: see 'forewarn fault kinds'.")],
+        kind: Annotated[
+            str,
+            typer.Argument(
+                metavar="FAULT", help="What goes wrong: see 'forewarn fault kinds'.", autocompletion=fault_names
+            ),
+        ],
         connection: Connection,
         output: Output,
         vms: Annotated[
             list[str] | None,
-            typer.Option("--vm", metavar="NAME", help="Whose requests; several with commas. (default: everybody's)"),
+            typer.Option(
+                "--vm",
+                metavar="NAME",
+                help="Whose requests; several with commas. (default: everybody's)",
+                autocompletion=vm_names,
+            ),
         ] = None,
         method: Annotated[str | None, typer.Option(metavar="GET|POST", help="Only these requests.")] = None,
         count: Annotated[int | None, typer.Option(min=1, metavar="COUNT", help="For so many requests.")] = None,

@@ -9,13 +9,14 @@ import typer
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection, segment
 from forewarn.cli.maintenance import Force, Reason, Why, forced, show_made
+from forewarn.cli.names import host_names
 from forewarn.cli.output import Column, Output, format_moment
 from forewarn.cli.times import as_span_s
 from forewarn.core.model import EventType
 
 __all__ = ["add_host"]
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the host.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the host.", autocompletion=host_names)]
 
 
 def add_host(app: typer.Typer) -> None:

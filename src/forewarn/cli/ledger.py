@@ -10,6 +10,7 @@ import typer
 from forewarn.cli.choosing import Choice, Csv, check_csv, print_csv, print_items
 from forewarn.cli.command import command
 from forewarn.cli.connection import Connection
+from forewarn.cli.names import maintenance_ids
 from forewarn.cli.output import Output, format_moment
 from forewarn.cli.times import split_names
 from forewarn.core.model import EntryKind
@@ -48,7 +49,10 @@ def add_ledger(app: typer.Typer) -> None:
             ),
         ] = None,
         every: Annotated[bool, typer.Option("--all", help="Every entry that is kept, not only the last ones.")] = False,
-        maintenance: Annotated[str | None, typer.Option(metavar="ID", help="Only entries of this maintenance.")] = None,
+        maintenance: Annotated[
+            str | None,
+            typer.Option(metavar="ID", help="Only entries of this maintenance.", autocompletion=maintenance_ids),
+        ] = None,
         kinds: Annotated[
             list[str] | None,
             typer.Option("--kind", metavar="KIND", help="Only this kind; repeatable, or several with commas."),

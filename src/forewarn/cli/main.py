@@ -18,6 +18,7 @@ from forewarn.cli.about import add_demo, add_version
 from forewarn.cli.agent import add_agent
 from forewarn.cli.clock import add_clock
 from forewarn.cli.command import BROKEN_PIPE
+from forewarn.cli.completion import ASKED, add_completion, answer
 from forewarn.cli.config import add_config
 from forewarn.cli.conformance import add_conformance
 from forewarn.cli.database import add_database
@@ -41,6 +42,7 @@ from forewarn.errors import ForewarnError, ServerUnreachable
 
 __all__ = ["app", "error_line", "main", "run"]
 
+_NOUN_AND_MORE = 2
 _FAILED, _UNREACHABLE, _INTERRUPTED = 1, 3, 130
 
 
@@ -75,6 +77,7 @@ _ADDERS = (
     add_conformance,
     add_config,
     add_openapi,
+    add_completion,
     add_version,
 )
 _NOUNS = [add.__name__.removeprefix("add_") for add in _ADDERS]
@@ -85,6 +88,7 @@ app = typer.Typer(
     help="Tell virtual machines about maintenance before it happens, collect their approvals, and only then do it.",
     epilog="Begin with:\n\n    $ forewarn serve\n\nand in a second terminal:\n\n    $ forewarn vm list",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -94,6 +98,9 @@ for _add in _ADDERS:
 
 def main() -> None:
     """Run the command line of this process, and exit."""
+    if sys.argv[1:2] == [ASKED]:
+        answer(typer.main.get_command(_narrowed(sys.argv[2:])), sys.argv[2:])
+        return
     status = run(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -103,6 +110,16 @@ def main() -> None:
         # What is still buffered has nowhere to go; the interpreter must not complain about it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(status)
+
+
+def _narrowed(words: Sequence[str]) -> typer.Typer:
+    """An app of only the noun that a line begins with: to complete it, the other commands need not be made."""
+    if len(words) < _NOUN_AND_MORE or words[0] not in _NOUNS:
+        return app
+    narrow = typer.Typer(cls=_InOrder, add_completion=False)
+    _ADDERS[_NOUNS.index(words[0])](narrow)
+    narrow.callback()(lambda: None)
+    return narrow
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ from forewarn.cli.choosing import Choice, Csv, check_csv, print_csv
 from forewarn.cli.clock import server_now
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection, segment
+from forewarn.cli.names import cause_names, host_names, maintenance_ids, vm_names
 from forewarn.cli.output import Column, Output, format_moment, format_relative, format_seconds
 from forewarn.cli.times import as_duration_s, as_moment_or_span, as_span_s, split_names
 from forewarn.core.model import ACTIVE_STATES, EventType, MaintenanceState, Source
@@ -47,7 +48,7 @@ Force = Annotated[
 ]
 Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; stands in the ledger.", rich_help_panel=_RULES)]
 Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; stands in the ledger.")]
-_Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the maintenance.")]
+_Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the maintenance.", autocompletion=maintenance_ids)]
 
 
 def add_maintenance(app: typer.Typer) -> None:
@@ -80,13 +81,18 @@ def _add_schedule(noun: typer.Typer) -> None:
                 "--host",
                 metavar="NAME",
                 help="Every running VM of this host; repeatable, or several with commas.",
+                autocompletion=host_names,
                 rich_help_panel=_WHO,
             ),
         ] = None,
         vms: Annotated[
             list[str] | None,
             typer.Option(
-                "--vm", metavar="NAME", help="This VM; repeatable, or several with commas.", rich_help_panel=_WHO
+                "--vm",
+                metavar="NAME",
+                help="This VM; repeatable, or several with commas.",
+                autocompletion=vm_names,
+                rich_help_panel=_WHO,
             ),
         ] = None,
         event_type: Annotated[
@@ -100,6 +106,7 @@ def _add_schedule(noun: typer.Typer) -> None:
             typer.Option(
                 metavar="NAME",
                 help="Such as live-migration, host-maintenance, os-upgrade; brings type, duration and description.",
+                autocompletion=cause_names,
                 rich_help_panel=_WHAT,
             ),
         ] = None,

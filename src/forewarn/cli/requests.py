@@ -9,6 +9,7 @@ import typer
 
 from forewarn.cli.command import command
 from forewarn.cli.connection import Connection
+from forewarn.cli.names import vm_names
 from forewarn.cli.output import Output, format_moment, plain
 
 __all__ = ["add_requests"]
@@ -32,7 +33,9 @@ def add_requests(app: typer.Typer) -> None:
     def requests(
         connection: Connection,
         output: Output,
-        vm: Annotated[str, typer.Option(metavar="NAME", help="Only those of this VM. (default: all)")] = "",
+        vm: Annotated[
+            str, typer.Option(metavar="NAME", help="Only those of this VM. (default: all)", autocompletion=vm_names)
+        ] = "",
         follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those that come.")] = False,
         warnings: Annotated[
             bool, typer.Option("--warnings", help="Only those about which there is something to say.")

@@ -10,12 +10,13 @@ import typer
 
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection, segment
+from forewarn.cli.names import rollout_ids
 from forewarn.cli.output import Column, Output, format_moment, format_seconds, parse_moment
 from forewarn.errors import ConfigError, ForewarnError
 
 __all__ = ["add_rollout"]
 
-_Which = Annotated[str, typer.Argument(metavar="ID", help="Of the list of rollouts.")]
+_Which = Annotated[str, typer.Argument(metavar="ID", help="Of the list of rollouts.", autocompletion=rollout_ids)]
 _Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; for the ledger.")]
 _LOOK_S = 1.0
 _ENDED = frozenset({"aborted", "completed", "failed"})

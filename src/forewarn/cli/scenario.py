@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from forewarn.cli.command import command, group, server_extra
+from forewarn.cli.names import scenario_names
 from forewarn.cli.output import Column, Output
 from forewarn.cli.record import add_from_transcript
 from forewarn.errors import ForewarnError
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["ExpectationFailed", "add_scenario", "format_at", "teller", "waiter"]
 
 _COMMANDS = {"play": "scenario play", "try": "try"}
-_Which = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A scenario of the list, or a file.")]
+_Which = Annotated[
+    str,
+    typer.Argument(metavar="NAME_OR_FILE", help="A scenario of the list, or a file.", autocompletion=scenario_names),
+]
 
 
 class ExpectationFailed(ForewarnError):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forewarn.cli.command import command, server_extra
+from forewarn.cli.names import scenario_names
 from forewarn.cli.output import Column, Output
 from forewarn.cli.scenario import ExpectationFailed, teller, waiter
 from forewarn.cli.times import as_span_s
@@ -34,7 +35,10 @@ def add_try(app: typer.Typer) -> None:
         handler: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The handler, with its arguments.")],
         output: Output,
         which: Annotated[
-            str, typer.Option("--scenario", metavar="NAME_OR_FILE", help="What happens to its VM.")
+            str,
+            typer.Option(
+                "--scenario", metavar="NAME_OR_FILE", help="What happens to its VM.", autocompletion=scenario_names
+            ),
         ] = "live-migration",
         patience: Annotated[
             str, typer.Option(metavar="SPAN", help="How long it may take to react to each change, by real time.")

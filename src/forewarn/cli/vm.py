@@ -12,12 +12,13 @@ from forewarn.cli.connection import Connection, segment
 from forewarn.cli.event import events_table
 from forewarn.cli.history import story
 from forewarn.cli.maintenance import Force, Notice, Reason, forced, show_made
+from forewarn.cli.names import vm_names
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s
 
 __all__ = ["add_vm"]
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the VM.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the VM.", autocompletion=vm_names)]
 _OPERATIONS = "What happens to one VM"
 
 

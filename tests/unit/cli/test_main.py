@@ -36,6 +36,7 @@ VERBS = {
     "conformance": "",
     "config": "show",
     "openapi": "",
+    "completion": "",
     "version": "",
 }
 """The verbs of each noun; none for a command that stands alone."""
@@ -55,6 +56,7 @@ LOCAL = {
     "demo",
     "config show",
     "openapi",
+    "completion",
     "version",
 }
 

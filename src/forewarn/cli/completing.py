@@ -1,0 +1,164 @@
+"""What the tab key offers at the end of a command line.
+
+The words are walked without being parsed as a command would be: nothing is converted, checked or called but the
+completer of the one parameter that the last word belongs to. This takes half of the time that Typer takes, and a key
+that is pressed should not be felt.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import typer
+
+__all__ = ["Offer", "complete"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What may stand there.
+
+    Attributes:
+        kind: ``words``, or ``files`` or ``folders``, which the shell completes by itself.
+        words: Each with a word about it, which may be empty.
+    """
+
+    kind: str = "words"
+    words: tuple[tuple[str, str], ...] = ()
+
+    def lines(self) -> str:
+        """As the shells' scripts read it: the kind, then a line for each word, a tab before what is said of it."""
+        said = [f"{value}\t{' '.join(about.split())}" if about else value for value, about in self.words]
+        return "\n".join([self.kind, *said]) + "\n"
+
+
+@dataclass(slots=True)
+class _Line:
+    """A command line as far as it has been read."""
+
+    context: Any
+    options: dict[str, Any]
+    given: set[str] = field(default_factory=set)
+    arguments: list[str] = field(default_factory=list)
+    awaits: Any = None
+    """The option whose value comes next."""
+    is_literal: bool = False
+    """After ``--``, where no word is an option."""
+
+
+def complete(root: Any, words: Sequence[str]) -> Offer:  # noqa: ANN401 - Typer's command
+    """What may stand in the place of the last word.
+
+    Args:
+        root: The command `forewarn`.
+        words: What stands after it, to the cursor; the last is being typed and may be empty.
+    """
+    *before, incomplete = _joined(words) or [""]
+    context = root.context_class(root, info_name="forewarn")
+    while before and hasattr(context.command, "commands"):
+        name = before.pop(0)
+        command = context.command.get_command(context, name)
+        if command is not None:
+            context = command.context_class(command, info_name=name, parent=context)
+        elif not name.startswith("-"):
+            return Offer()
+    if hasattr(context.command, "commands"):
+        return _of_group(context, incomplete)
+    return _of_command(_read(context, before), incomplete)
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words without the equals signs at which bash parts them: ``--vm = db`` is ``--vm db``."""
+    kept = [word for word in words[:-1] if word != "="]
+    return [*kept, "" if words[-1] == "=" else words[-1]] if words else []
+
+
+def _of_group(context: Any, incomplete: str) -> Offer:  # noqa: ANN401 - Typer's own
+    if incomplete.startswith("-"):
+        return _names_of(context.command.get_params(context), set(), incomplete)
+    children = [(name, context.command.get_command(context, name)) for name in context.command.list_commands(context)]
+    return Offer(
+        words=tuple(
+            (name, child.get_short_help_str(80))
+            for name, child in children
+            if name.startswith(incomplete) and not child.hidden
+        )
+    )
+
+
+def _read(context: Any, words: Sequence[str]) -> _Line:  # noqa: ANN401 - as above
+    """Read the words before the last one; values are put into ``context.params`` as they were typed."""
+    parameters = context.command.get_params(context)
+    options = {name: p for p in parameters if p.param_type_name == "option" for name in (*p.opts, *p.secondary_opts)}
+    line = _Line(context, options)
+    context.params |= {p.name: os.environ[p.envvar] for p in options.values() if str(p.envvar) in os.environ}
+    for word in words:
+        if line.awaits is not None:
+            context.params[line.awaits.name] = word
+            line.awaits = None
+        elif word == "--" and not line.is_literal:
+            line.is_literal = True
+        elif word.startswith("-") and len(word) > 1 and not line.is_literal:
+            name, equals, value = word.partition("=")
+            option = options.get(name)
+            if option is None:
+                continue
+            line.given.add(option.name)
+            if equals:
+                context.params[option.name] = value
+            elif not option.is_flag:
+                line.awaits = option
+        else:
+            line.arguments.append(word)
+    return line
+
+
+def _of_command(line: _Line, incomplete: str) -> Offer:
+    if line.awaits is not None:
+        return _values(line.context, line.awaits, incomplete)
+    if incomplete.startswith("-") and not line.is_literal:
+        name, equals, value = incomplete.partition("=")
+        if not equals:
+            return _names_of(line.context.command.get_params(line.context), line.given, incomplete)
+        option = line.options.get(name)
+        found = Offer() if option is None else _values(line.context, option, value)
+        return Offer(words=tuple((f"{name}={word}", about) for word, about in found.words))
+    arguments = [p for p in line.context.command.get_params(line.context) if p.param_type_name == "argument"]
+    place = len(line.arguments)
+    if place < len(arguments):
+        return _values(line.context, arguments[place], incomplete)
+    if arguments and arguments[-1].nargs == -1:
+        return _values(line.context, arguments[-1], incomplete)
+    return Offer()
+
+
+def _names_of(parameters: Sequence[Any], given: set[str], incomplete: str) -> Offer:
+    """The options that may still be given."""
+    return Offer(
+        words=tuple(
+            (name, (option.help or "").partition(". ")[0])
+            for option in parameters
+            if option.param_type_name == "option"
+            and not option.hidden
+            and (option.multiple or option.name not in given)
+            for name in (*option.opts, *option.secondary_opts)
+            if name.startswith(incomplete) and name.startswith("--")
+        )
+    )
+
+
+def _values(context: typer.Context, parameter: Any, incomplete: str) -> Offer:  # noqa: ANN401 - as above
+    """What a parameter takes: by its own completer, its type, or its metavar."""
+    metavar = (parameter.metavar or "").strip("[]").removesuffix("...")
+    words = [(item.value, item.help or "") for item in parameter.shell_complete(context, incomplete)]
+    if not words and "|" in metavar:
+        words = [(word, "") for word in metavar.split("|")]
+    words = [(value, about) for value, about in words if value.lower().startswith(incomplete.lower())]
+    if not words and metavar == "FOLDER":
+        return Offer(kind="folders")
+    if not words and metavar in {"FILE", "NAME_OR_FILE", "COMMAND"}:
+        return Offer(kind="files")
+    return Offer(words=tuple(words))

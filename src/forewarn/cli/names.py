@@ -1,0 +1,136 @@
+"""What the tab key offers for names and ids: those that the service knows, or that come with Forewarn.
+
+A completion that cannot be had is none: whatever goes wrong is silent, and nobody waits for longer than a second.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import typer
+
+from forewarn.cli.connection import DEFAULT_URL, Connection
+from forewarn.core.causes import CAUSES
+from forewarn.core.fault import FAULTS
+from forewarn.errors import ForewarnError
+
+__all__ = [
+    "Completer",
+    "cause_names",
+    "event_ids",
+    "fault_names",
+    "host_names",
+    "maintenance_ids",
+    "rollout_ids",
+    "scenario_names",
+    "vm_names",
+]
+
+Completer = Callable[[typer.Context, str], list[tuple[str, str]]]
+"""What Typer's `autocompletion` takes: context and what is typed, to values with a word about each."""
+
+_TIMEOUT_S = 1.0
+_ANSWER_BYTES_MAX = 4 << 20
+_OFFERED_MAX = 1000
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What a shell takes as it is. Other names are for the user to type and quote."""
+
+
+def _of_service(path: str, key: str, tell: Callable[[dict[str, Any]], str]) -> Completer:
+    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        # Several names are given with commas: the last one is being typed.
+        before, comma, _ = incomplete.rpartition(",")
+        offered = []
+        for item in _asked(ctx, path):
+            name = str(item.get(key, ""))
+            if _SAFE.fullmatch(name) and name not in before.split(","):
+                offered.append((f"{before}{comma}{name}", tell(item)))
+        return offered
+
+    return complete
+
+
+def _maintenance(item: dict[str, Any]) -> str:
+    return f"{item['state']}: {item['type']} of {_several(item['hosts'] or item['vms'])}"
+
+
+def _several(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")  # noqa: PLR2004 - as above
+
+
+vm_names = _of_service("/v1/vms", "name", lambda vm: f"on {vm['host']}" if vm["host"] else "")
+host_names = _of_service("/v1/hosts", "name", lambda host: _several(host["vms"]))
+maintenance_ids = _of_service("/v1/maintenance", "id", _maintenance)
+event_ids = _of_service("/v1/events", "id", lambda event: f"{event['status']}: {_several(event['resources'])}")
+rollout_ids = _of_service("/v1/rollouts", "id", lambda rollout: str(rollout["state"]))
+
+
+def cause_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
+    """Causes of maintenance, with the type of their events."""
+    return [(cause.name, str(cause.type)) for cause in CAUSES.values()]
+
+
+def fault_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
+    """Kinds of faults, with what a client sees."""
+    return [(kind.name, kind.what) for kind in FAULTS.values()]
+
+
+def scenario_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
+    """The scenarios that come with Forewarn."""
+    folder = Path(__file__).parents[1] / "testing" / "scenarios"
+    return [(file.stem, "") for file in sorted(folder.glob("*.yaml"))]
+
+
+def _asked(ctx: typer.Context, path: str) -> list[dict[str, Any]]:
+    """The first items of a list of the control API; none where it cannot be had."""
+    url = ctx.params.get("control_url") or DEFAULT_URL
+    token_file = ctx.params.get("token_file")
+    try:
+        with Connection(url, Path(token_file) if token_file else None) as connection, _hurry():
+            items = _get(connection, f"{path}?limit={_OFFERED_MAX}")["items"]
+            return [item for item in items if isinstance(item, dict)]
+    except (ForewarnError, HTTPException, OSError, ValueError, LookupError, TypeError):
+        return []
+
+
+def _get(connection: Connection, path: str) -> Any:  # noqa: ANN401 - JSON
+    """Ask with what Python brings along: httpx alone takes longer to import than an answer takes to come."""
+    parts = urlsplit(connection.url)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    line = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    try:
+        line.request("GET", parts.path + path, headers=connection.headers())
+        return json.loads(line.getresponse().read(_ANSWER_BYTES_MAX))
+    finally:
+        line.close()
+
+
+@contextmanager
+def _hurry() -> Iterator[None]:
+    """Stop what is done inside after a second, also where each byte comes in time.
+
+    Raises:
+        TimeoutError: It took longer.
+    """
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def stop(_number: int, _frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, _TIMEOUT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,1 @@
+"""What the reference pages are made of, a file for each kind."""

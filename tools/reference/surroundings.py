@@ -1,0 +1,174 @@
+"""What commands share with the system around them: exit statuses, variables, files; and the kinds of ledger entries."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from forewarn.actuators import exec as actuator
+from forewarn.agent import steps
+from forewarn.agent.configuration import default_config_file, default_state_file
+from forewarn.auth import TOKEN_FILE
+from forewarn.client.discovery import VARIABLE
+from forewarn.config import Settings
+from forewarn.core.model import EntryKind
+from tools.commands import leaves, nouns, words_of
+from tools.reference.plain import row, table
+
+__all__ = ["EXIT_STATUSES", "FILES", "endpoint_metrics", "environment", "exit_statuses", "files", "ledger", "variables"]
+
+ROOT = Path(__file__).parents[2]
+
+EXIT_STATUSES = (
+    (0, "done"),
+    (1, "failed: the service, the other side or a check said no; what and why stands on stderr"),
+    (2, "the command line cannot be understood"),
+    (3, "the service cannot be reached"),
+    (130, "ended by Ctrl-C"),
+    (141, "whoever read the output has gone"),
+)
+"""Of every command, with what it means."""
+
+FILES = (
+    (
+        str(Settings.model_fields["database_url"].default).removeprefix("sqlite:///"),
+        "the database, in the current folder",
+    ),
+    (f"~/.local/state/forewarn/{TOKEN_FILE}", "the operator's token; the folder is --state-dir"),
+    (str(default_config_file()), "configuration of the agent"),
+    (str(default_state_file()), "what the agent keeps over a restart; its tokens lie beside it"),
+    ("/etc/forewarn/serve.env", "variables for forewarn-serve.service"),
+    ("/var/lib/forewarn/", "database, tokens and state files, where systemd starts it"),
+)
+"""Files and folders that are used unless told otherwise, with what lies there."""
+
+_ENTRIES = {
+    EntryKind.QUEUED: "a maintenance waits for another that holds its VMs",
+    EntryKind.SCHEDULED: "a maintenance is announced: its events are in the documents",
+    EntryKind.APPROVED: "an event was approved; by whom, from where, in which api-version",
+    EntryKind.STARTED: "a maintenance has begun; `reason` where it was forced",
+    EntryKind.IMPACTED: "its VMs are being hit",
+    EntryKind.IMPACT_MEASURED: "how long they really were",
+    EntryKind.COMPLETED: "a maintenance is over, and its events are gone",
+    EntryKind.CANCELED: "a maintenance was taken back",
+    EntryKind.FAILED: "a maintenance could not be carried out",
+    EntryKind.ATTEMPT_FAILED: "an actuator failed, and will be asked again",
+    EntryKind.ENABLED: "a VM of the scope has asked for the first time",
+    EntryKind.DISABLED: "no VM of the scope has asked for long",
+    EntryKind.WITHDRAWN: "events are no longer shown, because their scope was disabled",
+    EntryKind.VM_CHANGED: "a VM has another state, or another host",
+    EntryKind.INVENTORY_APPLIED: "an inventory was applied; how much it changed",
+    EntryKind.TOKEN_CREATED: "a host got a token",
+    EntryKind.TOKEN_REVOKED: "a token was revoked",
+    EntryKind.CLOCK_ADVANCED: "virtual time was moved",
+    EntryKind.ROLLOUT: "a rollout began, paused, went on or ended",
+    EntryKind.FAULT_INJECTED: "something was let go wrong on purpose",
+    EntryKind.FAULT_CLEARED: "no longer",
+}
+
+
+def variables() -> Iterator[tuple[str, str, str]]:
+    """Variables that commands read: name, what it holds, and the commands or `every` setting that it is for."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for noun, command in nouns():
+        for words, leaf in leaves(command, (noun,)):
+            for parameter in words_of(leaf):
+                if parameter.envvar:
+                    said = (parameter.help or "").strip()
+                    found.setdefault(str(parameter.envvar), (said, []))[1].append(" ".join(words))
+    for name, (said, users) in sorted(found.items()):
+        yield name, said, ", ".join(f"`{user}`" for user in users) if len(users) <= _FEW else "every command that asks"
+    yield "FOREWARN_TOKEN", "The operator's token itself.", "every command that asks"
+    yield "FOREWARN_STATE_DIR", "Folder for the operator's token.", "`serve`, and every command that asks"
+    yield VARIABLE, "Address of the metadata endpoint, where it is not the usual one.", "`agent`, the library"
+    yield "NO_COLOR", "Not empty: no colours.", "every command"
+
+
+_FEW = 4
+
+
+def environment() -> str:
+    """Every variable that is read, or set for what is called."""
+    text = "# Environment\n\n## Variables that are read\n\n" + table("variable", "what it holds", "by")
+    text += "".join(row(f"`{name}`", said, by) for name, said, by in variables())
+    text += (
+        "\nEvery [setting](settings.md) has a variable as well: `FOREWARN_` and its name in capitals, such as "
+        "`FOREWARN_DATABASE_URL`.\n\n## For hooks of the agent\n\nWith the event on standard input: see "
+        "[hooks](agent-hooks.md).\n\n"
+    ) + table("variable", "what it holds")
+    text += "".join(row(f"`{name}`", said) for name, said in steps.VARIABLES.items())
+    text += "\n## For commands of the actuator `exec`\n\nSee [carry it out](../how-to/actuators.md).\n\n"
+    text += table("variable", "what it holds")
+    text += "".join(row(f"`{name}`", said) for name, said in actuator.VARIABLES.items())
+    text += "\n## For handlers that are tried\n\nWhat `forewarn try` and `forewarn scenario play` run finds:\n\n"
+    text += table("variable", "what it holds")
+    text += row("`FOREWARN_ENDPOINT`", "address of its endpoint, where it has no network of its own")
+    text += row("`FOREWARN_VM`", "name of its VM")
+    return text + row("`FOREWARN_TRIAL`", "a mark by which its processes are found again")
+
+
+def exit_statuses() -> str:
+    """What a command, and what is called by Forewarn, says by its exit status."""
+    text = "# Exit statuses\n\nOf every command. The error is one line on stderr.\n\n" + table(
+        "status", "what it means"
+    )
+    text += "".join(row(status, said) for status, said in EXIT_STATUSES)
+    text += "\n## Of hooks of the agent\n\n0 is success. Anything else, a signal or a time-out is a failure.\n"
+    text += "\n## Of commands of the actuator `exec`\n\n" + table("status", "what it means")
+    text += row(0, "done; of the observe command, that it is over")
+    for name in ("EXIT_STILL_RUNNING", "EXIT_NEVER_BEGUN", "EXIT_RUN_AGAIN"):
+        text += row(getattr(actuator, name), _docstring(actuator.__file__, name))
+    return text + row("other", "failed")
+
+
+def _docstring(file: str, name: str) -> str:
+    """What stands below a constant."""
+    found = re.search(rf'^{name} = [^\n]*\n"""(.*?)"""', Path(file).read_text(), re.MULTILINE | re.DOTALL)
+    return found[1] if found else ""
+
+
+def files() -> str:
+    """Files and folders, with what lies there."""
+    text = "# Files\n\nWhat is used unless told otherwise.\n\n" + table("file", "what lies there")
+    text += "".join(row(f"`{name}`", said) for name, said in FILES)
+    text += "\n## Units of systemd\n\nThey lie in `packaging`; [install](../how-to/install.md) says where they go.\n\n"
+    text += table("unit", "what it is", "reads", "keeps")
+    for unit in sorted([*ROOT.glob("packaging/*.service"), *ROOT.glob("packaging/systemd/*.service")]):
+        said = dict(re.findall(r"^(\w+)=-?(.*)$", unit.read_text(), re.MULTILINE))
+        kept = f"`/var/lib/{said['StateDirectory']}`" if "StateDirectory" in said else ""
+        read = f"`{said['EnvironmentFile']}`" if "EnvironmentFile" in said else ""
+        text += row(f"`{unit.name}`", said["Description"], read, kept)
+    return text
+
+
+def ledger() -> str:
+    """Every kind of ledger entry."""
+    text = (
+        "# Ledger\n\nEverything that happened, append-only: `forewarn ledger`, `GET /v1/ledger`, and as it happens "
+        "`forewarn ledger --follow`,\n`GET /v1/watch`. An entry has a sequence number, a time, who did it "
+        "(`actor`), and what it is about.\n\n"
+    )
+    text += table("kind", "what happened")
+    for kind in EntryKind:
+        text += row(f"`{kind}`", _ENTRIES.get(kind, str(kind).replace("-", " ")))
+    return text + (
+        "\n`actor` is `operator:NAME`, `vm:NAME`, `host:NAME`, `policy` where a rule of the service decided, or "
+        "`forewarn`.\nEntries older than `history_retention` of [settings](settings.md) are forgotten.\n"
+    )
+
+
+def endpoint_metrics() -> str:
+    """The metrics of `forewarn endpoint`, read from where they are set."""
+    text = "## Of an endpoint on a host\n\n`GET /metrics` on the address that `forewarn endpoint --listen` names.\n\n"
+    text += table("metric", "type", "what it tells")
+    for file in sorted((ROOT / "src" / "forewarn" / "host").glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Tuple(elts=[ast.Constant(value=str(name)), ast.Constant(value=str(said)), *_]):
+                    if name.startswith("forewarn_endpoint_"):
+                        text += row(f"`{name}`", "gauge", said)
+                case _:
+                    pass
+    return text
