@@ -52,6 +52,7 @@ from forewarn.wire.imds import VERSIONS, Dialect
 sys.path[:0] = [str(Path(__file__).parent.parent)]  # this file is run by its path
 
 from tools.reference import surroundings  # noqa: E402 - the path has to be set before
+from tools.reference.library import library  # noqa: E402 - as above
 from tools.reference.openapi import control_api  # noqa: E402 - as above
 from tools.reference.plain import default_of as _default  # noqa: E402 - as above
 from tools.reference.plain import row as _row  # noqa: E402 - as above
@@ -355,6 +356,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "exit-statuses.md": surroundings.exit_statuses,
     "files.md": surroundings.files,
     "ledger.md": surroundings.ledger,
+    "python.md": library,
 }
 
 

@@ -17,7 +17,7 @@ _NOTE = re.compile(r"Note over (\w+): (.+)")
 _PARTICIPANT = re.compile(r"participant (\w+) as (.+)")
 
 _COLUMN, _ROW, _BOX_WIDTH, _BOX_HEIGHT = 176, 90, 96, 34
-_LANE, _STEP = 250, 36
+_LANE, _STEP = 330, 36
 _ENDS = "[*]"
 
 
@@ -72,8 +72,8 @@ def _edge(places: dict[str, tuple[int, int]], source: str, target: str, label: s
         far = -1 if y1 == y2 else 1
         bow = 34 * (columns - 1) + 26
         middle = y1 + far * bow if far < 0 else y2 + 44
-        edge_y = y1 + far * _BOX_HEIGHT / 2
-        start, end = x1 + _BOX_WIDTH / 2 if source != _ENDS else x1 + _BOX_WIDTH - 8, x2 + _BOX_WIDTH / 2
+        edge_y = y1 + far * _BOX_HEIGHT // 2
+        start, end = x1 + (_BOX_WIDTH // 2 if source != _ENDS else _BOX_WIDTH - 8), x2 + _BOX_WIDTH // 2
         edge_y = edge_y if source != _ENDS else y1 - 8
         path = f"M{start} {edge_y} C{start} {middle} {end} {middle} {end} {y2 + far * _BOX_HEIGHT / 2}"
         lx, ly = (start + end) / 2, edge_y + (middle - edge_y) * 0.75 + (-6 if far < 0 else 14)
@@ -105,7 +105,7 @@ def _sequence(lines: list[str]) -> str:
             drawn.append(_text((x1 + x2) / 2, y - 6, message[4]))
             y += _STEP
     lines_down = [f'<path d="M{x} 41V{y}" class="lane"/>' for x in lanes.values()]
-    return _svg(max(lanes.values()) + 130, y + 10, "Who says what to whom", lines_down + drawn)
+    return _svg(max(lanes.values()) + 190, y + 10, "Who says what to whom", lines_down + drawn)
 
 
 def _match(pattern: re.Pattern[str], line: str) -> re.Match[str]:

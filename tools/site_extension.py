@@ -9,9 +9,12 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 
 from tools.diagrams import draw
+from tools.reference.library import PAGE, autodoc
 from tools.site_pages import FRONT, toctrees
 
 __all__ = ["setup"]
+
+_FRAME = '<div class="diagram-frame">{}</div>\n'
 
 
 def setup(app: Any) -> dict[str, Any]:  # noqa: ANN401 - Sphinx's application
@@ -28,6 +31,8 @@ def _fronts(_app: Any, env: Any, _added: Any, _changed: Any, _removed: Any) -> l
 
 
 def _add_toctrees(app: Any, docname: str, source: list[str]) -> None:  # noqa: ANN401 - as above
+    if docname == PAGE.removesuffix(".md"):
+        source[0] += autodoc()
     for tree in toctrees(Path(app.srcdir), docname):
         source[0] += tree
 
@@ -38,7 +43,7 @@ def _adapt(app: Any, doctree: Any) -> None:  # noqa: ANN401 - Sphinx's and docut
         _lead_to_page(app, node)
     for block in list(doctree.findall(nodes.literal_block)):
         if block.get("language") == "mermaid":
-            block.replace_self(nodes.raw("", draw(block.astext()), format="html"))
+            block.replace_self(nodes.raw("", _FRAME.format(draw(block.astext())), format="html"))
 
 
 def _lead_to_page(app: Any, node: Any) -> None:  # noqa: ANN401 - as above

@@ -42,7 +42,12 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "Run it": ("install", "inventory", "operate"),
     },
-    "reference": {"": ()},
+    "reference": {
+        "Commands": ("commands", "exit-statuses", "environment", "files"),
+        "The service": ("settings", "control-api", "errors", "metrics", "ledger", "lifecycle", "versions"),
+        "The agent": ("agent-configuration", "agent-hooks", "agent-metrics"),
+        "For tests, and from code": ("python", "scenarios", "faults"),
+    },
     "explanation": {"": ("protocol",)},
     "adr": {"": ()},
 }

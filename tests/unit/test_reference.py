@@ -15,6 +15,7 @@ from forewarn.config import Settings
 from forewarn.core.model import EntryKind
 from tools import build_docs
 from tools.reference import surroundings
+from tools.reference.library import autodoc, library
 from tools.reference.openapi import control_api
 
 
@@ -96,3 +97,9 @@ def test_a_link_of_the_page_of_the_control_api_leads_to_a_heading() -> None:
 def test_every_exit_status_that_a_command_ends_with_stands_in_its_page() -> None:
     assert [status for status, _ in surroundings.EXIT_STATUSES] == [0, 1, 2, 3, 130, BROKEN_PIPE]
     assert "| 75 | Of the command: nothing was done, and it may be run again. |" in surroundings.exit_statuses()
+
+
+def test_every_public_name_of_the_library_stands_in_its_page() -> None:
+    page, added = library(), autodoc()
+    for module in map(importlib.import_module, ("forewarn.client", "forewarn.testing")):
+        assert [name for name in module.__all__ if f"| `{name}` | " not in page or f":: {name}\n" not in added] == []

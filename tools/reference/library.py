@@ -1,0 +1,64 @@
+"""The Python library: a list of what is public, which the site follows with all that the docstrings say."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from types import ModuleType
+
+from tools.reference.plain import row, table
+
+__all__ = ["PAGE", "autodoc", "library"]
+
+PAGE = "docs/reference/python.md"
+MODULES = ("forewarn.client", "forewarn.testing")
+FIXTURES = ("scheduled_events", "async_scheduled_events")
+
+
+def library() -> str:
+    """The page as it reads by itself."""
+    text = (
+        "# Python library\n\n[Use the client](../how-to/use-the-client.md) and [test a handler]"
+        "(../how-to/test-a-handler.md) show how it is used. Whatever is\nnot named here may change at any time.\n"
+    )
+    for module in map(importlib.import_module, MODULES):
+        text += f"\n## {module.__name__}\n\n{_summary(module)}\n\n" + table("name", "what it is")
+        for name in _public(module):
+            text += row(f"`{name}`", _summary(getattr(module, name)))
+    plugin = importlib.import_module("forewarn.pytest_plugin")
+    text += "\n## Fixtures of pytest\n\nThey come with the package and need no import.\n\n" + table(
+        "name", "what it is"
+    )
+    for name in FIXTURES:
+        text += row(f"`{name}`", _summary(getattr(plugin, name)))
+    return text + f"\n```python\n{_example(plugin)}\n```\n"
+
+
+def autodoc() -> str:
+    """What the site adds to the page: everything by its docstring, as MyST."""
+    text = ""
+    for module in map(importlib.import_module, MODULES):
+        text += f"\n## Everything in {module.__name__}\n\n```{{eval-rst}}\n.. currentmodule:: {module.__name__}\n\n"
+        for name in _public(module):
+            value = getattr(module, name)
+            kind = "autoclass" if inspect.isclass(value) else "autofunction" if callable(value) else "autodata"
+            text += f".. {kind}:: {name}\n"
+        text += "```\n"
+    return text
+
+
+def _public(module: ModuleType) -> list[str]:
+    """Its names: classes, functions, then values."""
+    kinds = {name: getattr(module, name) for name in module.__all__}
+    return sorted(kinds, key=lambda name: (not inspect.isclass(kinds[name]), not callable(kinds[name])))
+
+
+def _summary(value: object) -> str:
+    if isinstance(value, str | tuple | list):
+        return f"`{value!r}`"
+    return (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")
+
+
+def _example(module: ModuleType) -> str:
+    _, _, code = (inspect.getdoc(module) or "").partition("::\n\n")
+    return inspect.cleandoc(code)
