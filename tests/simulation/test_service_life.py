@@ -194,7 +194,7 @@ async def test_old_history_is_forgotten_and_the_rest_stays() -> None:
 
 
 async def test_the_oldest_history_is_forgotten_where_the_ledger_is_too_long_and_each_sweep_tells_it_once() -> None:
-    made = await simulated(DECLARED, pace=Pace(entries_max=6))
+    made = await simulated(DECLARED, pace=Pace(entries_max=4))
     old = await made.schedule_one("user-redeploy", "db")
     await made.advance(timedelta(minutes=40))
     young = await made.schedule_one("user-redeploy", "db")
@@ -203,7 +203,7 @@ async def test_the_oldest_history_is_forgotten_where_the_ledger_is_too_long_and_
     assert made.state(young) == S.COMPLETED
     (told,) = [entry for entry in made.entries() if entry.kind is K.PRUNED]
     assert "1 maintenances and" in str(told.reason)
-    assert "beyond 6 entries (history_entries_max)" in str(told.reason)
+    assert "beyond 4 entries (history_entries_max)" in str(told.reason)
     await made.advance(timedelta(hours=1))
     assert [entry.kind for entry in made.entries()].count(K.PRUNED) == 1, "nothing more was forgotten"
 
