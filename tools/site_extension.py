@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ def setup(app: Any) -> dict[str, Any]:  # noqa: ANN401 - Sphinx's application
     app.connect("source-read", _add_toctrees)
     app.connect("doctree-read", _adapt)
     app.connect("env-get-outdated", _fronts)
+    # Pages are read anew when one of these files has changed.
+    made_by = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.rglob("*.py"))))
+    app.add_config_value("made_by", made_by.hexdigest(), "env", str)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 

@@ -159,8 +159,7 @@ class _Zsh:
 
 def test_ids_are_offered_with_what_they_are_of(service: Served, shell: dict[str, str], tmp_path: Path) -> None:
     made = service.forewarn("maintenance", "schedule", "--host", "host-2", "--type", "Freeze")
-    maintenance = made["items"][0]["id"] if "items" in made else made["id"]
-    assert maintenance in _bash(["maintenance", "show", ""], shell, tmp_path)
+    assert made[0]["id"] in _bash(["maintenance", "show", ""], shell, tmp_path)
 
 
 class _Hostile(BaseHTTPRequestHandler):

@@ -46,6 +46,7 @@ _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def _of_service(path: str, key: str, tell: Callable[[dict[str, Any]], str]) -> Completer:
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        """Those that the service knows."""
         # Several names are given with commas: the last one is being typed.
         before, comma, _ = incomplete.rpartition(",")
         offered = []
