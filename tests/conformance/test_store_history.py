@@ -25,7 +25,7 @@ LONE = vm("lone", host="host-2")
 
 
 def note(reason: str | None = None, kind: EntryKind = EntryKind.STARTED, minute: int = 0, **about: str) -> Entry:
-    return Entry(kind=kind, at=NOW + minutes(minute), actor=about.pop("actor", "forewarn"), reason=reason, **about)
+    return Entry(kind=kind, at=NOW + minutes(minute), actor=about.pop("actor", "forewarn"), reason=reason, **about)  # type: ignore[arg-type] # names of fields that are text
 
 
 def reasons(page: Page[Entry]) -> list[str | None]:
@@ -96,7 +96,7 @@ def test_a_page_that_has_looked_enough_says_where_to_go_on(store: SqlStore, *, i
     with store.read() as reader:
         for _ in range(20):
             where = {"before": place} if is_newest else {"after": place or 0}
-            page = reader.entries(newest=is_newest, selection=selection, limit=5, **where)  # type: ignore[arg-type] # one of two
+            page = reader.entries(newest=is_newest, selection=selection, limit=5, **where)
             found += [entry.sequence for entry in page.items]
             place = page.next
             if place is None:
