@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from forewarn.dashboard.app import PAGES
+from tests.support.processes import wait_for
 from tests.support.service import Running, Vm, running
 from tests.support.wire import approval, get, post
 
@@ -215,9 +216,9 @@ def test_the_overview_says_which_tenant_holds_it_up_and_what_happens_next(servic
         mine = next(event["id"] for event in made["events"] if event["scope"] == one.name)
     with service.wire(one) as wire:
         assert wire.ask(post(approval(mine))).status == 200
-    page = text_of(browser.get("/", params={"q": other.name}))
-    assert f"It starts as soon as {other.name} approves, at the latest" in page
-    assert "1 of 2" in page
+    words = f"It starts as soon as {other.name} approves, at the latest"
+    assert wait_for(lambda: words in text_of(browser.get("/", params={"q": other.name})), 10)
+    assert "1 of 2" in text_of(browser.get("/", params={"q": other.name}))
     own = text_of(browser.get(f"/maintenance/{made['id']}"))
     assert f"It starts as soon as {other.name} approves, at the latest" in own
     assert f"by vm:{one.name} from {one.address}, api-version" in own
@@ -226,6 +227,7 @@ def test_the_overview_says_which_tenant_holds_it_up_and_what_happens_next(servic
 def test_the_timeline_has_what_the_table_has(service: Running, browser: Browser) -> None:
     vm = seen(service.vm(), service)
     made = schedule(service, vm)
+    assert wait_for(lambda: str(made["id"]) in browser.get("/", params={"q": vm.name}).text, 10)
     for by, row in (("scope", vm.name), ("host", f"host-{vm.name}")):
         page = browser.get("/", params={"by": by, "q": vm.name}).text
         found = re.search(r'id="timeline-data">(.*?)</script>', page)

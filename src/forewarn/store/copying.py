@@ -30,7 +30,7 @@ import sqlalchemy as sa
 from forewarn.errors import ConfigError, Conflict, StoreCorrupt
 from forewarn.store import tables as t
 from forewarn.store.ends import VERSION_TABLE, WholeDatabase, database_url, schema_of
-from forewarn.store.migrate import HEAD, upgrade
+from forewarn.store.migrate import COMPATIBLE_SINCE, HEAD, upgrade
 
 __all__ = ["COPIED", "PIECE_ROWS", "Copied", "CopiedTable", "Progress", "copy_database"]
 
@@ -169,9 +169,15 @@ def _check_empty(connection: sa.Connection, name: str) -> None:
         msg = f"database {name} is not empty, it has a table {min(others)}: choose a new one to copy to"
         raise Conflict(msg)
     for table in t.metadata.sorted_tables:
-        if table.name in found and connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first():
+        if table.name in found and connection.execute(_content(table, sa.literal(1)).limit(1)).first():
             msg = f"database {name} is not empty, its table {table.name} has rows: choose a new one to copy to"
             raise Conflict(msg)
+
+
+def _content(table: sa.Table, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """The rows that somebody has put there. What migrations say of the schema is there when it is made."""
+    rows = sa.select(*columns).select_from(table) if columns else sa.select(table)
+    return rows.where(t.meta.c.key != COMPATIBLE_SINCE) if table is t.meta else rows
 
 
 def _check_source(source: WholeDatabase, *, upgrade_source: bool) -> bool:
@@ -220,7 +226,8 @@ class _Run:
         self._target, self._writing = target, writing
         self._tell = tell
         with source.wrapped():
-            counts = [reading.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() for table in COPIED]
+            queries = [sa.select(sa.func.count()).select_from(_content(table).subquery()) for table in COPIED]
+            counts = [reading.execute(query).scalar_one() for query in queries]
         self._rows = sum(counts)
         self._done = 0
 
@@ -289,7 +296,7 @@ def _pieces(
 ) -> Iterator[Iterator[list[tuple[Any, ...]]]]:
     """The rows as values, each checked by the type of its column, in whichever order the database likes best."""
     with database.wrapped():
-        rows = connection.execute(sa.select(table), execution_options={"yield_per": PIECE_ROWS})
+        rows = connection.execute(_content(table), execution_options={"yield_per": PIECE_ROWS})
         with closing(rows):
             yield _read(database, table, rows, checksum)
 
