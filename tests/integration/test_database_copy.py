@@ -304,7 +304,9 @@ def test_a_copy_goes_on_as_its_source_would_have(source: Database, target: Datab
         store = database.open(busy_timeout_ms=5000)
         shown.append(asyncio.run(go_on(store)))
         store.close()
-        later.append(contents(database))
+        found = contents(database)
+        # How far the housekeeping has looked is a matter of when it came by.
+        later.append(found | {"meta": [row for row in found["meta"] if row[0] != "claims_whole_until"]})
     assert shown[0] == shown[1] == shown[2]
     assert later[0] == later[1] == later[2]
     assert later[0]["event"] != before["event"]
