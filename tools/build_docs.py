@@ -336,7 +336,12 @@ _DRAWN_MAX = 130
 
 async def _played(scenario: Scenario) -> list[Outcome]:
     async with lab_of(scenario).running() as lab:
-        return await Player(scenario, lab).play()
+        outcomes = await Player(scenario, lab).play()
+    for each in outcomes:
+        if each.fault:
+            msg = f"scenario {scenario.name} cannot be shown: line {each.line}: {each.text}: {each.fault}"
+            raise RuntimeError(msg)
+    return outcomes
 
 
 PAGES: dict[str, Callable[[], str]] = {
