@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from tests.support.wire import LATEST, approval, post
 __all__ = ["PACE", "Recording", "live", "record", "recording", "replayed", "wait_for_entries"]
 
 PACE = Pace(poll_interval_s=0.02, first_timeout_s=0.3, timeout_s=0.3, retry_min_s=0.02, retry_max_s=0.02)
+_PATIENT = replace(PACE, first_timeout_s=10, timeout_s=10)
+"""For what answers, if late on a machine that is busy: a time-out would be an entry of its own."""
 _STOP_S = 10
 _DWELL_S = 0.15
 
@@ -34,8 +37,16 @@ class Recording:
         entries: What was new so far.
     """
 
-    def __init__(self, url: str, path: Path, source: str | None = None, **options: Any) -> None:  # noqa: ANN401 - of the writer
+    def __init__(
+        self,
+        url: str,
+        path: Path,
+        source: str | None = None,
+        pace: Pace = PACE,
+        **options: Any,  # noqa: ANN401 - of the writer
+    ) -> None:
         self.entries: list[Entry] = []
+        self._pace = pace
         self._url = url
         self._path = path
         self._source = source
@@ -51,7 +62,7 @@ class Recording:
             with self._path.open("xb", buffering=0) as file:
                 now = RealClock().now()
                 writer = TranscriptWriter(file, api_version=LATEST, began=now, interval_s=0.02, **self._options)
-                recorder = Recorder(transport, writer, LATEST, pace=PACE, on_entry=self._note)
+                recorder = Recorder(transport, writer, LATEST, pace=self._pace, on_entry=self._note)
                 return await recorder.record(self._stop, for_s)
         finally:
             await transport.close()
@@ -67,9 +78,9 @@ class Recording:
 
 
 @contextmanager
-def recording(url: str, path: Path, source: str | None = None) -> Iterator[Recording]:
+def recording(url: str, path: Path, source: str | None = None, pace: Pace = PACE) -> Iterator[Recording]:
     """Record until the block ends."""
-    made = Recording(url, path, source)
+    made = Recording(url, path, source, pace)
     thread = threading.Thread(target=lambda: asyncio.run(made.run()), daemon=True)
     thread.start()
     try:
@@ -120,7 +131,7 @@ def replayed(transcript: Transcript, **options: Any) -> Iterator[tuple[str, list
 
 def live(service: Running, vm: Vm, path: Path) -> tuple[Transcript, str]:
     """The transcript of a maintenance that is approved, starts and ends; and the id of its event."""
-    with recording(service.url, path, vm.address) as made:
+    with recording(service.url, path, vm.address, _PATIENT) as made:
         wait_for_entries(made, 1)
         time.sleep(_DWELL_S)
         service.schedule(vm)
