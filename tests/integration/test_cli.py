@@ -168,6 +168,27 @@ def test_a_maintenance_goes_from_schedule_to_complete(cli: Cli) -> None:
     assert "only a started one can be completed" in cli.fails("maintenance", "complete", started["id"])
 
 
+def test_a_maintenance_is_deferred_and_extended_within_bounds(cli: Cli) -> None:
+    (made,) = cli.json("maintenance", "schedule", "--vm", "db", "--type", "Reboot", "--latest-start", "1d")
+    id_ = made["id"]
+    assert cli.json("maintenance", "defer", id_, "--by", "2h", "--reason", "not now")["deferrals"] == 1
+    line = cli.run("maintenance", "defer", id_, "--until", "5h").stdout
+    assert line.startswith(f"maintenance {id_} is scheduled, not before ")
+    assert "(in 5h)" in line
+    assert "latest start" in cli.fails("maintenance", "defer", id_, "--by", "2d")
+    assert "give one of them" in cli.fails("maintenance", "defer", id_, status=2)
+    assert "not both" in cli.fails("maintenance", "defer", id_, "--by", "1h", "--until", "2h", status=2)
+    assert "grants no extension" in cli.fails("maintenance", "extend", id_, "--by", "5m")
+    shown = cli.run("maintenance", "show", id_).stdout
+    assert "put off" in shown
+    assert "deferred 2 times" in shown
+    assert ": not now)" in shown
+    cli.run("maintenance", "cancel", id_)
+    (plain,) = cli.json("maintenance", "schedule", "--vm", "db", "--type", "Reboot")
+    assert "without a latest start" in cli.fails("maintenance", "defer", plain["id"], "--by", "1h")
+    cli.run("maintenance", "cancel", plain["id"])
+
+
 def test_a_maintenance_can_be_canceled_or_started_with_a_reason(cli: Cli) -> None:
     soon = ["--not-before", "1h", "--duration", "unknown", "--description", "new disk", "--turns-out-as", "Freeze"]
     [made] = cli.json("maintenance", "schedule", "--vm", "db", "--type", "Reboot", *soon)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import httpx
 import pytest
 import yaml
 
+from forewarn.core.approval import Approval, Approver
+from forewarn.host.link import Link
 from tests.support.control import error
 from tests.support.service import Running, running
 from tests.support.wire import Answer, approval, get, post
@@ -140,6 +143,27 @@ def test_only_the_vm_that_the_policy_names_approves(tenants: Running, api: httpx
     assert api.get(f"/v1/maintenance/{made['id']}").json()["events"][0]["approved_by"] == "vm:web-0"
 
 
+def test_an_endpoint_on_a_host_passes_the_refusal_on(tenants: Running, api: httpx.Client) -> None:
+    """One of the version before hears of an unknown id, and so says no 200 either."""
+    event_id = scheduled(api, "web-1")["events"][0]["id"]
+    url = tenants.service.control_url
+    _, word = tenants.run(tenants.service.engine.create_host_token("host-1", actor="operator:test"))
+
+    async def pass_on() -> Approval:
+        link = Link("host-1", [url], word)
+        try:
+            return await link.approve([event_id], Approver(actor="vm:web-1", vm="web-1"))
+        finally:
+            await link.close()
+
+    assert asyncio.run(pass_on()) == Approval(refused=(event_id,))
+    body = {"vm": "web-1", "event_ids": [event_id]}
+    said = httpx.post(
+        f"{url}/v1/hosts/host-1/approvals", json=body, headers={"authorization": f"Bearer {word}"}, trust_env=False
+    ).json()
+    assert said == {"unknown": [event_id], "approved": [], "unchanged": [], "refused": [event_id]}
+
+
 def test_an_operator_whom_a_policy_leaves_out_is_told_so_and_the_others_are_approved(api: httpx.Client) -> None:
     """X6."""
     declared = yaml.safe_load(INVENTORY)
@@ -148,7 +172,7 @@ def test_an_operator_whom_a_policy_leaves_out_is_told_so_and_the_others_are_appr
     try:
         mine, other = (scheduled(api, name)["events"][0]["id"] for name in ("web-0", "night"))
         alone = api.post("/v1/events/approve", json={"event_ids": [mine]})
-        assert alone.status_code == 403
+        assert (alone.status_code, alone.json()["items"][0]["outcome"]) == (409, "refused")
         both = api.post("/v1/events/approve", json={"event_ids": [mine, other, "none"]})
         assert both.status_code == 207
         assert [item["outcome"] for item in both.json()["items"]] == ["refused", "approved", "unknown"]

@@ -26,6 +26,7 @@ EXPECTED = {
     "host-maintenance-reboot",
     "live-migration",
     "os-image-upgrade",
+    "policies",
     "predicted-failure",
     "reboot-as-freeze",
     "scale-set-delete",

@@ -14,11 +14,12 @@ from forewarn.cli.names import event_ids
 from forewarn.cli.output import Column, Output, format_relative
 from forewarn.cli.times import split_names
 from forewarn.core.model import EventStatus
-from forewarn.errors import NotFound
+from forewarn.errors import Conflict, NotFound
 
 __all__ = ["add_event", "events_table"]
 
 _UNKNOWN = 404
+_REFUSED = 409
 
 
 def add_event(app: typer.Typer) -> None:
@@ -80,15 +81,19 @@ def add_event(app: typer.Typer) -> None:
     ) -> None:
         """Approve events in the place of their VMs; once all agree, the maintenance starts."""
         body = {"event_ids": split_names(event_ids)}
-        items = connection.change("POST", "/v1/events/approve", body, also=(_UNKNOWN,))["items"]
+        items = connection.change("POST", "/v1/events/approve", body, also=(_UNKNOWN, _REFUSED))["items"]
         unknown = [item["event_id"] for item in items if item["status"] == _UNKNOWN]
         if not output.show(items):
             for item in items:
-                if item["status"] != _UNKNOWN:
+                if item["status"] not in {_UNKNOWN, _REFUSED}:
                     output.line(f"event {item['event_id']} {_OUTCOMES.get(item['outcome'], item['outcome'])}")
         if unknown:
             msg = f"no event has the id {', '.join(unknown)}: see 'forewarn event list'"
             raise NotFound(msg)
+        refused = [item["event_id"] for item in items if item["status"] == _REFUSED]
+        if refused:
+            msg = f"a policy leaves it to other approvers: {', '.join(refused)}; see 'forewarn inventory show'"
+            raise Conflict(msg)
 
 
 _OUTCOMES = {"approved": "is approved", "unchanged": "needs no approval any more"}

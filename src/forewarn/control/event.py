@@ -26,7 +26,7 @@ _STATES = {status: [state for state, shown in EVENT_STATUS.items() if shown is s
     EventStatus.WITHDRAWN: [MaintenanceState.SCHEDULED, MaintenanceState.STARTED]
 }
 """In which states a maintenance may be whose events have that status."""
-_STATUSES = {"unknown": 404, "refused": 403}
+_STATUSES = {"unknown": 404, "refused": 409}
 
 
 @router.get("")
@@ -66,8 +66,8 @@ async def list_events(  # noqa: PLR0913 - a query parameter each
 
 _RESULTS: dict[int | str, dict[str, Any]] = {
     207: {"model": ApprovalsOut, "description": "They differ."},
-    403: {"model": ApprovalsOut, "description": "Policies leave all of them to others."},
     404: {"model": ApprovalsOut, "description": "None of them is known."},
+    409: {"model": ApprovalsOut, "description": "Policies leave all of them to others."},
 }
 
 

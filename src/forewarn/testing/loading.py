@@ -24,11 +24,13 @@ _SETTINGS = frozenset(
     {
         "announce_delay",
         "cloud",
+        "deferrals_max",
         "disable_after",
         "first_answer_delay",
         "initial_incarnation",
         "legacy_latest",
         "notbefore_2017_03_01",
+        "policy_delay",
         "post_body",
         "rate_limit_per_s",
         "require_metadata_2017_03_01",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from forewarn.client import AsyncClient, EndpointError, Event, Pace
@@ -13,10 +13,23 @@ from forewarn.core.model import MaintenanceState
 from forewarn.core.request import Request
 from forewarn.errors import ForewarnError
 from forewarn.ids import SeededIds
+from forewarn.span import format_span
 from forewarn.testing.companion import Companion
 from forewarn.testing.lab import ACTOR, Lab
 from forewarn.testing.loading import Scenario
-from forewarn.testing.scenario import Approve, At, Expect, FaultStep, HostStep, Impact, Schedule, Step, VmStep
+from forewarn.testing.scenario import (
+    Approve,
+    At,
+    Defer,
+    Expect,
+    Extend,
+    FaultStep,
+    HostStep,
+    Impact,
+    Schedule,
+    Step,
+    VmStep,
+)
 from forewarn.testing.values import request_of
 
 __all__ = ["GivenIds", "Outcome", "Player", "lab_of"]
@@ -230,9 +243,11 @@ class Player:
             case Impact():
                 for maintenance_id in self._operations[action.operation]:
                     await self._lab.backend.engine.impact(maintenance_id, action.duration, actor=ACTOR)
+            case Defer() | Extend():
+                await self._put_off(action)
             case VmStep() | HostStep() | Schedule():
                 assert step.makes is not None  # noqa: S101 - these three are what begins an operation
-                made = await self._lab.carry_out(_request(step))
+                made = await self._lab.carry_out(_request(step, self._lab.clock.now()))
                 self._operations[step.makes] = [maintenance.id for maintenance, _ in made]
             case tuple():
                 for vm in action:
@@ -258,6 +273,14 @@ class Player:
         if companion is None or await companion.let_meet(fault, asked):
             return ""
         return f"after fault {fault.kind} the handler did not ask again within {companion.patience_s:g} s"
+
+    async def _put_off(self, action: Defer | Extend) -> None:
+        engine = self._lab.backend.engine
+        for maintenance_id in self._operations[action.operation]:
+            if isinstance(action, Defer):
+                await engine.defer(maintenance_id, by=action.by, actor=ACTOR, reason="the scenario")
+            else:
+                await engine.extend(maintenance_id, action.by, tenant=action.scope, actor=ACTOR, reason="the scenario")
 
     async def _change(self, verb: str, operation: str) -> None:
         engine = self._lab.backend.engine
@@ -399,34 +422,12 @@ class Player:
         return "" if wrong is None else f"{wrong[0]} of {operation} is {wrong[2]}, and {wrong[1]} was expected"
 
 
-def _request(step: Step) -> Request:
+def _request(step: Step, now: datetime) -> Request:
     """What an operation asks of the service."""
     action = step.action
     if isinstance(action, Schedule):
-        event_type = action.type.value if action.type is not None else None
-        if event_type is None or action.cause is not None:
-            return Request(
-                cause=action.cause or "",
-                type=action.type,
-                source=action.source,
-                description=action.description,
-                duration_s=action.duration,
-                impact=action.turns_out_as,
-                notice=action.notice,
-                hosts=action.hosts or (),
-                vms=action.vms or (),
-                force_reason="the scenario" if action.notice is not None else None,
-            )
-        return request_of(
-            event_type,
-            vms=action.vms or (),
-            hosts=action.hosts or (),
-            source=None if action.source is None else action.source.value,
-            description=action.description,
-            duration_s=action.duration,
-            notice=action.notice,
-            turns_out_as=None if action.turns_out_as is None else action.turns_out_as.value,
-        )
+        latest_start = None if action.latest_start is None else now + action.latest_start
+        return replace(_announcement(action), latest_start=latest_start)
     assert isinstance(action, VmStep | HostStep)  # noqa: S101 - the other operations
     is_host = isinstance(action, HostStep)
     return Request(
@@ -439,7 +440,35 @@ def _request(step: Step) -> Request:
     )
 
 
-def describe(step: Step) -> str:  # noqa: PLR0911 - one return for each kind of action
+def _announcement(action: Schedule) -> Request:
+    """What is announced, but for how long it may be put off."""
+    event_type = action.type.value if action.type is not None else None
+    if event_type is None or action.cause is not None:
+        return Request(
+            cause=action.cause or "",
+            type=action.type,
+            source=action.source,
+            description=action.description,
+            duration_s=action.duration,
+            impact=action.turns_out_as,
+            notice=action.notice,
+            hosts=action.hosts or (),
+            vms=action.vms or (),
+            force_reason="the scenario" if action.notice is not None else None,
+        )
+    return request_of(
+        event_type,
+        vms=action.vms or (),
+        hosts=action.hosts or (),
+        source=None if action.source is None else action.source.value,
+        description=action.description,
+        duration_s=action.duration,
+        notice=action.notice,
+        turns_out_as=None if action.turns_out_as is None else action.turns_out_as.value,
+    )
+
+
+def describe(step: Step) -> str:  # noqa: C901, PLR0911 - one return for each kind of action
     """A step in words."""
     action = step.action
     match action:
@@ -456,6 +485,11 @@ def describe(step: Step) -> str:  # noqa: PLR0911 - one return for each kind of 
             return f"{action.by} approves {action.operation}"
         case FaultStep():
             return f"fault {action.kind} for {', '.join(action.vms) if action.vms else 'all'}"
+        case Defer():
+            return f"{action.operation} is deferred by {format_span(action.by)}"
+        case Extend():
+            asking = "" if action.scope is None else f" for {action.scope}"
+            return f"{action.operation} is extended by {format_span(action.by)}{asking}"
         case Impact():
             return f"a further impact of {action.operation}, {action.duration} s"
         case VmStep() | HostStep():

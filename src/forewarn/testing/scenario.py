@@ -22,7 +22,9 @@ __all__ = [
     "MODES",
     "Approve",
     "At",
+    "Defer",
     "Expect",
+    "Extend",
     "FaultStep",
     "HostStep",
     "Impact",
@@ -111,6 +113,7 @@ class Schedule(_In):
     notice: PositiveSpan | None = None
     description: Annotated[str, Field(max_length=1000)] | None = None
     turns_out_as: Literal[EventType.FREEZE] | None = None
+    latest_start: PositiveSpan | None = None
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -130,6 +133,23 @@ class Approve(_In):
 
     operation: Name
     by: Name
+
+
+class Defer(_In):
+    """An operation is put off, up to its latest start."""
+
+    operation: Name
+    by: PositiveSpan
+
+
+class Extend(_In):
+    """Who prepares for an operation is given more time, as its policy grants."""
+
+    operation: Name
+    by: PositiveSpan
+    scope: Name | None = Field(None, alias="for")
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class Impact(_In):
@@ -248,7 +268,9 @@ def _after(value: object) -> After:
 
 OfVm = Annotated[VmStep, BeforeValidator(_named)]
 OfHost = Annotated[HostStep, BeforeValidator(_named)]
-Action: TypeAlias = VmStep | HostStep | Schedule | Approve | Impact | FaultStep | Expect | tuple[str, ...] | str | bool
+Action: TypeAlias = (
+    VmStep | HostStep | Schedule | Approve | Defer | Extend | Impact | FaultStep | Expect | tuple[str, ...] | str | bool
+)
 
 
 Mode = Literal["play", "try"]
@@ -277,6 +299,8 @@ class Step(_In):
     delete: OfVm | None = None
     fail_host: OfHost | None = None
     predict_failure: OfHost | None = None
+    defer: Defer | None = None
+    extend: Extend | None = None
     cancel: Name | None = None
     start: Name | None = None
     complete: Name | None = None
@@ -321,8 +345,9 @@ class Step(_In):
         named = [self.after.operation] if self.after is not None else []
         if self.verb in {"cancel", "start", "complete"}:
             named.append(str(self.action))
-        if isinstance(self.action, Approve | Impact) or (isinstance(self.action, Expect) and self.action.operation):
-            named.append(str(self.action.operation))
+        is_about_one = isinstance(self.action, Approve | Defer | Extend | Impact)
+        if is_about_one or (isinstance(self.action, Expect) and self.action.operation):
+            named.append(str(getattr(self.action, "operation", "")))
         return named
 
 
@@ -333,6 +358,8 @@ ACTIONS = (
     "poll",
     "approve",
     *OPERATIONS,
+    "defer",
+    "extend",
     "cancel",
     "start",
     "complete",

@@ -388,7 +388,7 @@ class ApprovalOut(_Out):
     """What came of the approval of one event."""
 
     event_id: str
-    status: int = Field(description="200 approved or already past it, 403 a policy leaves it to others, 404 unknown.")
+    status: int = Field(description="200 approved or already past it, 404 unknown, 409 a policy leaves it to others.")
     outcome: str = Field(description="approved, unchanged, refused or unknown.")
 
 

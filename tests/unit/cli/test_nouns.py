@@ -115,6 +115,18 @@ def test_an_inventory_is_shown_without_what_says_nothing_but_with_zeros_and_flag
     assert without_defaults({"vms": [vm]}) == {"vms": [{"name": "db", "fault_domain": 0, "enable": False}]}
 
 
+def test_of_a_policy_it_shows_what_was_said() -> None:
+    policy = {
+        "approve_user_operations": False,
+        "approve_freezes_up_to": None,
+        "quiet_hours": [],
+        "approvers": ["vm", "operator", "tenant"],
+        "user_operations_max": 2,
+    }
+    scope = {"name": "web", "policy": policy}
+    assert without_defaults({"scopes": [scope]}) == {"scopes": [{"name": "web", "policy": {"user_operations_max": 2}}]}
+
+
 # config
 
 
