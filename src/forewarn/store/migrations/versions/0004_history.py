@@ -71,6 +71,8 @@ def _create_partial(name: str, table: str, column: str, word: str) -> None:
 
 def _fill(connection: sa.Connection) -> None:
     """Make the rows of every maintenance anew, from what it keeps itself; so many at a time."""
+    if connection.dialect.name != "sqlite":  # between two of a thousand pieces a busy machine may pause
+        connection.execute(sa.text("SET LOCAL idle_in_transaction_session_timeout = 0"))
     connection.execute(sa.delete(_claim))
     after = -1
     query = sa.select(_maintenance).order_by(_maintenance.c.sequence).limit(_PIECE)
