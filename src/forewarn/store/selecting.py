@@ -31,7 +31,9 @@ def entry_terms(selection: Selection, dialect: str) -> list[Term]:
         terms.append(_contains(c.reason, s.text, dialect))
     kind = _kind_terms(s)
     if kind:
-        terms.append(sa.exists().where(t.maintenance.c.id == c.maintenance_id, *kind))
+        # Not EXISTS: PostgreSQL would make a join of it, and begin with every maintenance there is.
+        is_of_kind = sa.select(sa.case((sa.and_(*kind), 1), else_=0)).where(t.maintenance.c.id == c.maintenance_id)
+        terms.append(is_of_kind.scalar_subquery() == 1)
     if s.names_place:
         terms.append(c.sequence.in_(_numbers_at_place(s)))
     return terms
