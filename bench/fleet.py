@@ -9,9 +9,10 @@ import sqlalchemy as sa
 
 from bench.postgresql import open_engine
 from forewarn.auth import digest
+from forewarn.core.access import Role, Token
 from forewarn.core.decision import Changes
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Audience, Host, HostToken, Scope, ScopeKind, VirtualMachine, audience_key
+from forewarn.core.model import Audience, Host, Scope, ScopeKind, VirtualMachine, audience_key
 from forewarn.store import SqlStore
 from forewarn.store.tables import metadata
 
@@ -104,8 +105,9 @@ def fill(
             transaction.replace_inventory(inventory, "benchmark")
             transaction.save(Changes(audiences=audiences))
             for name in names:
-                transaction.keep_host_token(
-                    HostToken(id=f"t-{name}", host=name, digest=digest(token_of(name)), created_at=now)
+                token = digest(token_of(name))
+                transaction.keep_token(
+                    Token(id=f"t-{name}", name=name, role=Role.HOST, host=name, digest=token, created_at=now)
                 )
     finally:
         store.close()

@@ -28,6 +28,7 @@ from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock
 from forewarn.commit import threaded
 from forewarn.config import Settings
 from forewarn.control import Context, make_control_app
+from forewarn.control.refusal import RefusalLog
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
 from forewarn.dashboard import add_dashboard
@@ -35,6 +36,8 @@ from forewarn.errors import ConfigError, ServerError
 from forewarn.hub import Hub
 from forewarn.listen import bound, is_loopback, parse_listen, url_of
 from forewarn.metrics import Fleet, Metrics
+from forewarn.oidc import Issuer
+from forewarn.refusals import Refusals
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
 from forewarn.wire.inventory import fingerprint, parse_inventory
@@ -57,7 +60,7 @@ class Service:
 
     def __init__(self, settings: Settings, *, actuator: Actuator | None = None, clock: Clock | None = None) -> None:
         self.settings = settings
-        self.tokens = Tokens(operator=operator_token(settings.state_dir))
+        self.tokens = Tokens(operator=operator_token(settings.state_dir), issuer=_make_issuer(settings))
         self._metadata_addresses = [parse_listen(part) for part in settings.metadata_listen.split(",")]
         self._control_address = parse_listen(settings.control_listen)
         _check_exposure(settings, self._control_address[0])
@@ -102,6 +105,13 @@ class Service:
             watches=hub.__len__,
         )
         self.metrics = Metrics(self.traffic, self.feed, lambda: self.endpoint.connections, fleet)
+        refusals = Refusals(
+            failures_max=settings.auth_failures_max,
+            entries_max=settings.refused_entries_max,
+            entries_total_max=settings.refused_entries_total_max,
+            addresses_max=settings.refused_addresses_max,
+        )
+        self.engine.tokens_max = settings.tokens_max
         self.context = Context(
             engine=self.engine,
             hub=hub,
@@ -115,6 +125,11 @@ class Service:
             page_size_max=settings.page_size_max,
             request_vms_max=settings.request_vms_max,
             journal=self.journal,
+            refusals=refusals,
+            refused=RefusalLog(self.engine, refusals, self.clock),
+            token_lifetime=settings.token_lifetime,
+            token_lifetime_max=settings.token_lifetime_max,
+            token_names_max=settings.token_names_max,
             has_faults=settings.fault_injection,
             may_run_commands=settings.health_commands,
         )
@@ -146,6 +161,7 @@ class Service:
             await self._load()
             self._check_callers()
             await stack.enter_async_context(self.backend.scheduling())
+            stack.push_async_callback(self.context.refused.stop)
             control_app = make_control_app(self.context)
             add_dashboard(control_app, self.context)
             server = _QuietServer(_control_config(self.settings, control_app))
@@ -233,6 +249,20 @@ def _load_tls(config: uvicorn.Config) -> None:
 async def _stop_control(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
     server.should_exit = True
     await asyncio.gather(task, return_exceptions=True)
+
+
+def _make_issuer(settings: Settings) -> Issuer | None:
+    """The issuer of signed tokens, if the settings name one.
+
+    Raises:
+        ConfigError: They name a virtual clock, too: by that one every token would have expired, or none.
+    """
+    if settings.oidc is None:
+        return None
+    if settings.clock == "virtual":
+        msg = "oidc needs a real clock: what an issuer signs holds by its own time"
+        raise ConfigError(msg, setting="oidc")
+    return Issuer(settings.oidc)
 
 
 def _make_clock(settings: Settings, store: Store) -> Clock:

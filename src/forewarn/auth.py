@@ -1,24 +1,29 @@
-"""Tokens of the control API.
+"""Who shows which token to the control API.
 
-The operator's token lies in the state folder, readable by its owner only; whoever can read that file may operate. The
-CLI on the same machine finds it by itself.
+There are three kinds. The operator's token lies in the state folder, readable by its owner only; whoever can read that
+file may operate, and the CLI on the same machine finds it by itself. Others stand in the table of tokens, by their
+digest. And an OpenID Connect issuer may sign some, if the settings name one.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from forewarn.core.model import HostToken
-from forewarn.errors import ConfigError, Forbidden, Unauthorized
-from forewarn.secret import kept_token
+from forewarn.core.access import FILE_OPERATOR, Principal, Token
+from forewarn.errors import ConfigError, Unauthorized
+from forewarn.oidc import Issuer
+from forewarn.secret import digest, kept_token
 
-__all__ = ["TOKEN_FILE", "Tokens", "digest", "operator_token"]
+__all__ = ["TOKEN_FILE", "Tokens", "operator_token"]
 
 TOKEN_FILE = "operator.token"  # noqa: S105 - the name of a file
+
+Find = Callable[[str], Awaitable[Token | None]]
+"""Looks a token up by its digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,47 +31,44 @@ class Tokens:
     """The tokens that are known here.
 
     Attributes:
-        operator: May do everything.
+        operator: That of the state folder.
+        issuer: Of tokens that are signed; None: none is taken.
     """
 
     operator: str
+    issuer: Issuer | None = None
 
-    async def host_actor(
-        self, header: str | None, host: str, find: Callable[[str], Awaitable[HostToken | None]]
-    ) -> str:
-        """Who sends that header, and may speak for that host: its endpoint, or an operator.
+    async def principal(self, header: str | None, find: Find, now: datetime) -> Principal:
+        """Who sends that header.
+
+        Tokens are compared by their digests: how long that takes says nothing of the token itself.
 
         Args:
             header: ``Authorization``.
-            host: Its name.
-            find: Looks a token up by its digest.
+            find: Looks a token up in the table.
+            now: The time.
 
         Raises:
-            Unauthorized: Nobody we know, or a token that was revoked.
-            Forbidden: The endpoint of another host.
+            Unauthorized: Nobody we know, or a token that was revoked or has expired.
+            Forbidden: The issuer knows who it is, and no grant is for them.
+            IssuerUnreachable: It is signed, and the issuer's keys cannot be had.
         """
         token = _bearer(header)
-        if hmac.compare_digest(token.encode(), self.operator.encode()):
-            return "operator:local"
-        found = await find(digest(token))
-        if found is None or found.revoked_at is not None:
-            msg = "this token is not known here, or was revoked: make one with 'forewarn host create-token'"
-            raise Unauthorized(msg)
-        if found.host != host:
-            msg = f"this token is that of host {found.host!r}"
-            raise Forbidden(msg)
-        return f"host:{host}"
-
-    def actor(self, header: str | None) -> str:
-        """Who sends that ``Authorization`` header.
-
-        Raises:
-            Unauthorized: Nobody we know.
-        """
-        if not hmac.compare_digest(_bearer(header).encode(), self.operator.encode()):
+        shown = digest(token)
+        if hmac.compare_digest(shown, digest(self.operator)):
+            return FILE_OPERATOR
+        if self.issuer is not None and self.issuer.may_have_signed(token):
+            return self.issuer.principal_of_claims(await self.issuer.claims(token, now))
+        found = await find(shown)
+        if found is None:
             msg = "this token is not known here: pass --token-file of the service you talk to"
             raise Unauthorized(msg)
-        return "operator:local"
+        if not found.is_taken(now):
+            word = "has expired" if found.revoked_at is None else "was revoked"
+            maker = "forewarn token create" if found.host is None else "forewarn host create-token"
+            msg = f"this token {word}: an operator makes a new one with '{maker}'"
+            raise Unauthorized(msg)
+        return found.principal()
 
 
 def _bearer(header: str | None) -> str:
@@ -75,11 +77,6 @@ def _bearer(header: str | None) -> str:
         msg = "a bearer token is needed: pass --token-file, or run the command as the user who runs the service"
         raise Unauthorized(msg)
     return token.strip()
-
-
-def digest(token: str) -> str:
-    """What is kept of a token."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def operator_token(state_dir: Path) -> str:

@@ -10,18 +10,32 @@ import tomllib
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from forewarn.core.access import Role
 from forewarn.core.decision import Rules
 from forewarn.errors import ConfigError
+from forewarn.listen import is_loopback_name
 from forewarn.secret import default_state_dir
 from forewarn.span import format_span, parse_span
 from forewarn.wire.imds import Dialect
 
-__all__ = ["Settings", "Span", "load_settings", "said_settings"]
+__all__ = ["Grant", "Oidc", "Settings", "Span", "load_settings", "said_settings"]
 
+_Word = Annotated[str, Field(min_length=1, max_length=200)]
+_Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"]
 Span = Annotated[timedelta, BeforeValidator(parse_span), PlainSerializer(format_span)]
 
 
@@ -32,6 +46,79 @@ def _seconds(most: int) -> Any:  # noqa: ANN401 - pydantic's FieldInfo
 def _number(value: object) -> object:
     """An int where variables and flags give its digits: pydantic compares literals without converting them."""
     return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+
+
+class Grant(BaseModel):
+    """What a claim of a signed token is worth; one row of `Oidc.grants`.
+
+    Attributes:
+        claim: Its name, or a path with dots, such as ``realm_access.roles``.
+        value: What it has to be, or has to contain.
+        role: ``operator``, ``tenant`` or ``read-only``.
+        scopes: Of a tenant.
+        vms: Of a tenant: VMs that stand alone.
+        scopes_claim: A claim that names further scopes of a tenant; empty: none does.
+        vms_claim: As `scopes_claim`, for VMs.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    claim: _Word
+    value: _Word
+    role: Literal[Role.OPERATOR, Role.TENANT, Role.READ_ONLY]
+    scopes: tuple[_Word, ...] = ()
+    vms: tuple[_Word, ...] = ()
+    scopes_claim: str = ""
+    vms_claim: str = ""
+
+    @model_validator(mode="after")
+    def _names_what_a_tenant_owns(self) -> Grant:
+        has_names = bool(self.scopes or self.vms or self.scopes_claim or self.vms_claim)
+        if has_names is not (self.role is Role.TENANT):
+            msg = f"role {self.role}: " + ("only a tenant has scopes and VMs" if has_names else "name scopes or VMs")
+            raise ValueError(msg)
+        return self
+
+
+class Oidc(BaseModel):
+    """An OpenID Connect issuer whose tokens are taken.
+
+    Attributes:
+        issuer: Its URL, as it writes it itself; https, but on loopback.
+        audience: What its tokens for us say in ``aud``.
+        algorithms: Those that are taken. None of them has a key that is shared.
+        name_claim: The claim that names a person; it must never be given to another one.
+        grants: What claims are worth; the first that matches says the role.
+        leeway: How far the clocks may be apart.
+        keys_max_age: After this the keys are fetched anew.
+        keys_pause: Least time between two tries to fetch them.
+        timeout: For one try.
+        ca_certificate: Who vouches for the issuer's certificate, PEM; None: whom this system trusts.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    issuer: Annotated[str, Field(max_length=1000)]
+    audience: _Word
+    algorithms: Annotated[tuple[_Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
+    name_claim: _Word = "sub"
+    grants: Annotated[tuple[Grant, ...], Field(min_length=1, max_length=1000)]
+    leeway: Span = Field(timedelta(seconds=30), **_seconds(300))
+    keys_max_age: Span = Field(timedelta(hours=1), ge=timedelta(minutes=1), le=timedelta(days=7))
+    keys_pause: Span = Field(timedelta(seconds=30), **_seconds(3600))
+    timeout: Span = Field(timedelta(seconds=5), ge=timedelta(milliseconds=100), le=timedelta(minutes=1))
+    ca_certificate: Path | None = None
+
+    @field_validator("issuer")
+    @classmethod
+    def _is_safe(cls, url: str) -> str:
+        """Whoever could answer in its place could make operators."""
+        parts = urlsplit(url)
+        if not parts.hostname or parts.scheme not in {"https", "http"} or parts.query or parts.fragment:
+            msg = f"{url!r} is expected to be like https://login.example.com"
+            raise ValueError(msg)
+        if parts.scheme == "http" and not is_loopback_name(parts.hostname):
+            msg = f"{url!r} is expected to begin with https: in the clear anybody could answer in its place"
+            raise ValueError(msg)
+        return url
 
 
 class Settings(BaseSettings):
@@ -57,6 +144,27 @@ class Settings(BaseSettings):
     tls_key: Path | None = Field(None, description="Its private key, PEM.")
     insecure: bool = Field(
         default=False, description="Serve the control API without TLS on an address that is not loopback."
+    )
+
+    # Access
+    oidc: Oidc | None = Field(
+        None, description="An OpenID Connect issuer whose tokens are taken; see docs/how-to/give-access.md."
+    )
+    token_lifetime: Span = Field(
+        timedelta(days=90), ge=timedelta(minutes=1), description="Of a token that is made without a time of its own."
+    )
+    token_lifetime_max: Span = Field(timedelta(days=366), ge=timedelta(minutes=1), description="Longest of a token.")
+    tokens_max: int = Field(1000, ge=1, le=100_000, description="Tokens of people and programs at a time.")
+    token_names_max: int = Field(1000, ge=1, le=10_000, description="Scopes and VMs of one tenant's token.")
+    auth_failures_max: int = Field(
+        20, ge=1, description="Calls without a valid token per minute and address; then such get 429."
+    )
+    refused_entries_max: int = Field(
+        10, ge=1, description="Ledger entries of refused calls per minute and address; the rest is summed up in one."
+    )
+    refused_entries_total_max: int = Field(600, ge=1, description="The same, of all addresses together.")
+    refused_addresses_max: int = Field(
+        10_000, ge=1, le=1_000_000, description="Addresses of refused calls that are counted at a time."
     )
 
     # Time

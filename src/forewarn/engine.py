@@ -7,28 +7,27 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
-from forewarn.auth import digest
 from forewarn.commit import Gathered, Key, Truth, inline, recall
 from forewarn.core import ending, moving, planning, service, settlement
+from forewarn.core.access import Owned
 from forewarn.core.approval import Approval, Approver, approve
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Changes, Document, Draft, State
 from forewarn.core.fault import Fault, Place
 from forewarn.core.inventory import HostDeclaration, Inventory, InventoryChange, apply_inventory, with_host
-from forewarn.core.model import Audience, EntryKind, Event, HostToken, Maintenance, MaintenanceState, VirtualMachine
+from forewarn.core.model import Audience, EntryKind, Event, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.core.progress import Failure, Progress, Retry, advance, claim
 from forewarn.core.request import Request
-from forewarn.errors import LimitExceeded, NotFound
+from forewarn.errors import NotFound
 from forewarn.rollouts import RolloutCommands
-from forewarn.secret import new_token
 from forewarn.span import format_span
 from forewarn.store.contract import Forgotten, Outcome, Reader, Transaction
+from forewarn.tokens import TokenCommands
 
 __all__ = ["Due", "Engine", "Rehearsed"]
 
 T = TypeVar("T")
 
-_HOST_TOKENS_MAX = 10
 _APPROVALS_MAX = 500
 """Approvals in one transaction."""
 
@@ -70,7 +69,7 @@ class _Undone(Exception):
         self.found = found
 
 
-class Engine(RolloutCommands):
+class Engine(TokenCommands, RolloutCommands):
     """All commands; see `Committer` for the arguments."""
 
     def __init__(self, **parts: Any) -> None:  # noqa: ANN401 - those of `Committer`
@@ -80,14 +79,27 @@ class Engine(RolloutCommands):
 
     # Operators
 
-    async def schedule(self, request: Request, *, actor: str, key: Key | None = None) -> list[Maintenance]:
-        """Carry out a request; see `planning.plan` for what it raises."""
+    async def schedule(
+        self, request: Request, *, actor: str, key: Key | None = None, owned: Owned | None = None
+    ) -> list[Maintenance]:
+        """Carry out a request; see `planning.plan` for what it raises.
+
+        Args:
+            request: What is asked for.
+            actor: Who asks.
+            key: Of the request.
+            owned: What belongs to who asks, for whom other VMs do not exist; None: everything.
+        """
         request = self._bent(request)
 
         def load(tx: Transaction) -> State:
             return tx.load_request(request.hosts, request.vms)
 
         def decide(draft: Draft) -> list[str]:
+            if owned is not None:
+                for vm in [draft.vms[name] for name in {*request.vms} & draft.vms.keys()]:
+                    if not owned.has_vm(vm, draft.scopes.get(vm.scope or "")):
+                        del draft.vms[vm.name]  # it does not exist for who asks
             return [m.id for m in planning.plan(draft, request)]
 
         return await self._maintenances(load, decide, actor=actor, key=key)
@@ -412,69 +424,6 @@ class Engine(RolloutCommands):
         asked = self.feed.asked()
         if asked:
             await self._command(lambda tx: tx.touch(asked), lambda _: None)
-
-    # Hosts
-
-    async def create_host_token(self, host: str, *, actor: str) -> tuple[HostToken, str]:
-        """A token for the endpoint on a host, and the word that is shown once.
-
-        Raises:
-            NotFound: There is no such host.
-        """
-        if host not in self.identity.hosts:
-            msg = f"host {host!r} does not exist: see 'forewarn host list'"
-            raise NotFound(msg, host=host)
-        word = new_token()
-
-        def change(draft: Draft, tokens: list[HostToken]) -> HostToken:
-            if sum(each.revoked_at is None for each in tokens) >= _HOST_TOKENS_MAX:
-                msg = f"host {host!r} has {_HOST_TOKENS_MAX} tokens: revoke one with 'forewarn host revoke-token'"
-                raise LimitExceeded(msg, host=host)
-            token = HostToken(id=draft.new_id("token"), host=host, digest=digest(word), created_at=draft.now)
-            draft.note(EntryKind.TOKEN_CREATED, reason=f"token {token.id} of host {host}")
-            return token
-
-        return await self._change_token(host, change, actor), word
-
-    async def revoke_host_token(self, host: str, token_id: str, *, actor: str) -> HostToken:
-        """Take a token no more.
-
-        Raises:
-            NotFound: The host has no such token.
-        """
-
-        def change(draft: Draft, tokens: list[HostToken]) -> HostToken:
-            token = next((each for each in tokens if each.id == token_id), None)
-            if token is None:
-                msg = f"host {host!r} has no token {token_id!r}: see 'forewarn host tokens'"
-                raise NotFound(msg, host=host, id=token_id)
-            if token.revoked_at is None:
-                draft.note(EntryKind.TOKEN_REVOKED, reason=f"token {token_id} of host {host}")
-                token = replace(token, revoked_at=draft.now)
-            return token
-
-        return await self._change_token(host, change, actor)
-
-    async def _change_token(
-        self, host: str, change: Callable[[Draft, list[HostToken]], HostToken], actor: str
-    ) -> HostToken:
-        def work(tx: Transaction) -> tuple[HostToken, Changes]:
-            draft = self._draft(State(), tx, actor)
-            token = change(draft, tx.host_tokens(host))
-            tx.keep_host_token(token)
-            changes = draft.finish()
-            tx.save(changes)
-            return token, changes
-
-        def publish(result: tuple[HostToken, Changes]) -> HostToken:
-            self._publish(result[1])
-            return result[0]
-
-        return await self._command(work, publish)
-
-    async def host_token(self, token_digest: str) -> HostToken | None:
-        """The token of that digest."""
-        return await self.read(lambda reader: reader.host_token(token_digest))
 
     # The scheduler
 

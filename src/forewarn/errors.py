@@ -13,11 +13,13 @@
       | + QuietHoursConflict        409  every moment within its limits is in somebody's quiet hours, and not forced
       | + IdempotencyMismatch       422  a key used again for another request
       | + LimitExceeded             429  a limit of the configuration was reached
+      | + TooManyFailures           429  too many calls without a valid token from that address
       + ConfigError                 500  settings, inventory file or command line cannot be used
       + OtherSideError              502  somebody else's fault
       | + ActuatorError             502  an actuator could not carry out a maintenance
       | | + ActuationFailed         502  it has failed for good
       | + ServerUnreachable         502  the control plane does not answer (raised by the CLI)
+      | + IssuerUnreachable         503  the OpenID Connect issuer does not answer
       | + EndpointError             502  a metadata endpoint, in `forewarn.client`
       | | + EndpointUnreachable     502  it does not answer: no connection, no answer in time, half an answer
       | | + EndpointRefused         502  it answered with an error; nothing was approved
@@ -53,6 +55,7 @@ __all__ = [
     "IdempotencyMismatch",
     "IllegalTransition",
     "InvalidRequest",
+    "IssuerUnreachable",
     "LimitExceeded",
     "NotFound",
     "OtherSideError",
@@ -61,6 +64,7 @@ __all__ = [
     "ServerUnreachable",
     "StoreCorrupt",
     "StoreUnavailable",
+    "TooManyFailures",
     "Unauthorized",
 ]
 
@@ -149,6 +153,13 @@ class LimitExceeded(CallerError):
     code = "limit_exceeded"
 
 
+class TooManyFailures(CallerError):
+    """Too many calls without a valid token came from this address; a valid one is taken all the same."""
+
+    status = 429
+    code = "too_many_failures"
+
+
 class ConfigError(ForewarnError):
     """Settings, a file or a command line that cannot be used."""
 
@@ -178,6 +189,13 @@ class ServerUnreachable(OtherSideError):
     """The control plane does not answer."""
 
     code = "server_unreachable"
+
+
+class IssuerUnreachable(OtherSideError):
+    """The OpenID Connect issuer does not answer, or not as one; signed tokens cannot be checked."""
+
+    status = 503
+    code = "issuer_unreachable"
 
 
 class ControlUnreachable(OtherSideError):

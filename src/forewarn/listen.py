@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from forewarn.errors import ConfigError
 
-__all__ = ["bound", "is_loopback", "parse_listen", "url_of"]
+__all__ = ["bound", "is_loopback", "is_loopback_name", "parse_listen", "url_of"]
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -34,6 +34,14 @@ def parse_listen(text: str) -> tuple[str, int]:
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach that address."""
     return ipaddress.ip_address(host).is_loopback
+
+
+def is_loopback_name(host: str) -> bool:
+    """The same for the host of a URL, which may be a name."""
+    try:
+        return is_loopback(host)
+    except ValueError:
+        return host == "localhost"
 
 
 @contextmanager

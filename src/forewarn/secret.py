@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -10,7 +11,7 @@ import platformdirs
 
 from forewarn.errors import ConfigError
 
-__all__ = ["default_state_dir", "kept_token", "new_token", "read_token"]
+__all__ = ["default_state_dir", "digest", "kept_token", "new_token", "read_token"]
 
 _TOKEN_BYTES = 32
 
@@ -23,6 +24,15 @@ def default_state_dir() -> Path:
 def new_token() -> str:
     """A word that nobody guesses."""
     return secrets.token_urlsafe(_TOKEN_BYTES)
+
+
+def digest(token: str) -> str:
+    """What is kept of a token: its SHA-256, hexadecimal.
+
+    A quick hash is right for such a word. Slow ones are there for passwords, which can be guessed; 256 random bits
+    cannot, however many are tried in a second. And it is looked for by an index, which a salt would not allow.
+    """
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def kept_token(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
+from forewarn.core.access import Role
+from tests.support.access import token_of
 from tests.support.service import Running, running
 
 pytestmark = pytest.mark.slow
@@ -29,6 +32,10 @@ CASES = [
     if path not in ENDLESS and (mode is FITTING or {"parameters", "requestBody"} & operation.keys())
 ]
 EXAMPLES = 50
+EXAMPLES_OF_OTHERS = 8
+OTHERS = [Role.TENANT, Role.READ_ONLY, Role.HOST, None]
+FOREIGN = re.compile(r"Wide_\d|vm-\d|host-(?:Web|Wide|vm)|operator:")
+"""What stands in no answer to who owns the scope web, unless it was asked for by name."""
 EXCLUDED: list[schemathesis.CheckFunction] = [
     positive_data_acceptance,  # not all that fits makes sense: "name a type or a cause" is no matter of types
     negative_data_rejection,  # a parameter that nobody knows is ignored, and the token is always sent
@@ -54,5 +61,46 @@ def test_every_operation_answers_as_the_document_says(
     @given(case=schema[path][method.upper()].as_strategy(generation_mode=mode))
     def check(case: schemathesis.Case[Any]) -> None:
         case.call_and_validate(headers=headers, excluded_checks=EXCLUDED)
+
+    check()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service with maintenance for several owners."""
+    with running(tmp_path_factory.mktemp("shared"), refused_entries_max=20) as started:
+        for vm in (started.web[0], started.wide[0], started.vm()):
+            started.enable(vm)
+        with started.operator() as operator:
+            wanted = {"vms": ["Web_0", "Wide_0", "vm-0"], "force": True, "reason": "host-Web_0 smokes", "notice_s": 800}
+            assert operator.post("/v1/maintenance", json=wanted | {"type": "Freeze"}).status_code == 201
+        yield started
+
+
+@pytest.fixture(scope="module")
+def tokens(shared: Running) -> dict[Role | None, str | None]:
+    return {role: None if role is None else token_of(shared, role) for role in OTHERS}
+
+
+@pytest.mark.parametrize("role", OTHERS, ids=lambda role: role or "anonymous")
+@pytest.mark.parametrize(("method", "path", "mode"), CASES)
+def test_whoever_asks_is_answered_as_the_document_says_and_told_nothing_foreign(
+    shared: Running,
+    tokens: dict[Role | None, str | None],
+    method: str,
+    path: str,
+    mode: schemathesis.GenerationMode,
+    role: Role | None,
+) -> None:
+    schema = schemathesis.openapi.from_url(f"{shared.service.control_url}/openapi.json")
+    headers = {} if role is None else {"Authorization": f"Bearer {tokens[role]}"}
+
+    @settings(max_examples=EXAMPLES_OF_OTHERS, suppress_health_check=list(HealthCheck), database=None)
+    @given(case=schema[path][method.upper()].as_strategy(generation_mode=mode))
+    def check(case: schemathesis.Case[Any]) -> None:
+        answer = case.call_and_validate(headers=headers, excluded_checks=EXCLUDED)
+        if role is Role.TENANT:
+            asked = f"{answer.request.url} {answer.request.body!r}"
+            assert {name for name in FOREIGN.findall(answer.text) if name not in asked} == set()
 
     check()

@@ -207,7 +207,7 @@ def test_a_token_sees_its_own_host_only_and_may_be_revoked(service: Served, tmp_
         ]
         assert [answer.status_code for answer in others] == [403] * 5
         operators = [client.get("/v1/vms"), client.post("/v1/hosts/host-1/tokens"), client.get("/v1/ledger")]
-        assert [answer.status_code for answer in operators] == [401] * 3
+        assert [answer.status_code for answer in operators] == [403] * 3
         assert client.post("/v1/hosts/host-1/requests", json={"vms": {}}).status_code == 200
         [known] = service.forewarn("host", "tokens", "host-1")
         assert "token" not in {name for name, value in known.items() if value is not None}

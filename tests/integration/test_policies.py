@@ -13,6 +13,7 @@ import yaml
 
 from forewarn.core.approval import Approval, Approver
 from forewarn.host.link import Link
+from tests.support.access import client_of, tenant
 from tests.support.control import error
 from tests.support.service import Running, running
 from tests.support.wire import Answer, approval, get, post
@@ -128,6 +129,37 @@ def test_more_time_is_given_as_the_policy_grants(api: httpx.Client) -> None:
     assert "grants" in error(api.post(url, json={"by_s": 301}), 409, "conflict")["message"]
     error(api.post(url, json={"by_s": 0}), 422, "invalid_request")
     error(api.post(url, json={"by_s": 1, "scope": "db"}), 400, "invalid_request")
+
+
+def test_a_tenant_puts_off_what_hits_its_vms_and_is_told_nothing_of_others(tenants: Running, api: httpx.Client) -> None:
+    made = scheduled(api, "web-0", "night", "db", latest_start="2030-01-02T00:00:00Z", force=True, reason="roof")
+    url = f"/v1/maintenance/{made['id']}"
+    with tenant(tenants, scopes=["web"], vms=["db"]) as me:
+        moved = me.post(f"{url}/defer", json={"by_s": 3600, "reason": "not now"}).json()
+        assert (moved["deferrals"], moved["vms"], moved["hosts"]) == (1, ["web-0", "db"], [])
+        say = error(me.post(f"{url}/extend", json={"by_s": 60}), 400, "invalid_request")["message"]
+        assert say == f"maintenance {made['id']} is for db, web of yours: say which"
+        foreign = error(me.post(f"{url}/extend", json={"by_s": 60, "scope": "night"}), 400, "invalid_request")
+        never = error(me.post(f"{url}/extend", json={"by_s": 60, "scope": "no-such"}), 400, "invalid_request")
+        assert foreign == never
+        assert me.post(f"{url}/extend", json={"by_s": 60, "scope": "web"}).json()["extensions"] == 1
+    with tenant(tenants, scopes=["web"]) as me:
+        assert me.post(f"{url}/extend", json={"by_s": 60}).json()["extensions"] == 2, "there is one only that it can be"
+    named = api.post("/v1/tokens", json={"name": "neighbour", "role": "tenant", "vms": ["night"]}).json()["token"]
+    with client_of(tenants, named) as neighbour:
+        entries = neighbour.get("/v1/ledger", params={"maintenance": made["id"]}).json()["items"]
+        told = [(each["actor"], each["reason"]) for each in entries if each["kind"] in {"deferred", "extended"}]
+        assert told == [("tenant", None)] * 3
+
+
+def test_a_tenant_is_not_told_whose_quiet_hours_are_in_the_way(tenants: Running, api: httpx.Client) -> None:
+    made = scheduled(api, "web-0", "night", latest_start="2030-01-01T03:00:00Z")
+    url = f"/v1/maintenance/{made['id']}/defer"
+    assert "night" in error(api.post(url, json={"by_s": 7200}), 409, "quiet_hours")["message"]
+    with tenant(tenants, scopes=["web"]) as me:
+        refusal = error(me.post(url, json={"by_s": 7200}), 409, "quiet_hours")
+        assert "night" not in refusal["message"]
+        assert refusal["details"] == {}
 
 
 def test_only_the_vm_that_the_policy_names_approves(tenants: Running, api: httpx.Client) -> None:

@@ -246,6 +246,7 @@ class _Runner(threading.Thread):
             "inventory": path,
             "metadata_listen": "127.0.0.1:0",
             "control_listen": "127.0.0.1:0",
+            "auth_failures_max": 1_000_000,  # all tests call from the same address
         }
         service = Service(load_settings(**(settings | self._settings)))
         service.endpoint.tick_s = _TICK_S

@@ -1,16 +1,20 @@
-"""The operator's token: readable by its owner only, and compared with care."""
+"""Tokens: that of the file is readable by its owner only; others are known by their digest."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from forewarn.auth import TOKEN_FILE, Tokens, operator_token
+from forewarn.core.access import FILE_OPERATOR, Principal, Role, Token
 from forewarn.errors import ConfigError, Unauthorized
-from forewarn.secret import read_token
+from forewarn.secret import digest, read_token
 
 TOKENS = Tokens(operator="s3cret")
 
@@ -53,19 +57,70 @@ def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_token(tmp_path / "none")
 
 
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+ROBOT = Token(
+    id="t1",
+    name="robot",
+    role=Role.TENANT,
+    scopes=("web",),
+    digest=digest("r0bot"),
+    created_at=NOW,
+    expires_at=NOW + timedelta(days=1),
+)
+
+
+def ask(header: str | None, *tokens: Token, now: datetime = NOW) -> Principal:
+    """Who that is, where these tokens are in the table."""
+
+    async def find(shown: str) -> Token | None:
+        return next((token for token in tokens if token.digest == shown), None)
+
+    return asyncio.run(TOKENS.principal(header, find, now))
+
+
 @pytest.mark.parametrize("header", ["Bearer s3cret", "bearer s3cret", "BEARER   s3cret "])
-def test_the_token_makes_an_operator(header: str) -> None:
-    assert TOKENS.actor(header) == "operator:local"
+def test_the_token_of_the_file_makes_an_operator(header: str) -> None:
+    assert ask(header) == FILE_OPERATOR
+    assert FILE_OPERATOR.actor == "operator:local"
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic s3cret", "s3cret"])
 def test_without_a_bearer_token_it_says_how_to_give_one(header: str | None) -> None:
     with pytest.raises(Unauthorized, match="--token-file"):
-        TOKENS.actor(header)
+        ask(header)
 
 
 @pytest.mark.parametrize("header", ["Bearer x", "Bearer s3cret2", "Bearer s3cre", "Bearer größer", "Bearer \x00"])
 def test_another_token_is_refused_without_telling_the_right_one(header: str) -> None:
     with pytest.raises(Unauthorized) as caught:
-        TOKENS.actor(header)
+        ask(header, ROBOT)
     assert "s3cret" not in caught.value.message
+    assert header.removeprefix("Bearer ") not in caught.value.message.split()
+
+
+def test_a_token_of_the_table_says_who_and_with_which_role() -> None:
+    found = ask("Bearer r0bot", ROBOT)
+    assert (found.actor, found.role, found.scopes, found.token_id) == (
+        "tenant:robot",
+        Role.TENANT,
+        frozenset({"web"}),
+        "t1",
+    )
+    assert found.expires_at == ROBOT.expires_at
+
+
+def test_a_token_is_taken_until_it_expires_or_is_revoked() -> None:
+    last = NOW + timedelta(days=1) - timedelta(microseconds=1)
+    assert ask("Bearer r0bot", ROBOT, now=last).token_id == "t1"
+    with pytest.raises(Unauthorized, match="has expired"):
+        ask("Bearer r0bot", ROBOT, now=NOW + timedelta(days=1))
+    with pytest.raises(Unauthorized, match="was revoked"):
+        ask("Bearer r0bot", replace(ROBOT, revoked_at=NOW))
+
+
+def test_the_token_of_a_host_names_the_host() -> None:
+    token = Token(id="t2", name="h", role=Role.HOST, host="h", digest=digest("h0st"), created_at=NOW)
+    found = ask("Bearer h0st", token)
+    assert (found.actor, found.host) == ("host:h", "h")
+    with pytest.raises(Unauthorized, match="forewarn host create-token"):
+        ask("Bearer h0st", replace(token, revoked_at=NOW))

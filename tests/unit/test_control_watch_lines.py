@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from forewarn.control.endpoint import _Lines
+from forewarn.core.access import FILE_OPERATOR
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Host
@@ -37,7 +38,7 @@ class Place:
     sent: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
 
     def hold(self) -> asyncio.Task[None]:
-        lines = _Lines(cast("Any", self), self.hub.watch(HOST))
+        lines = _Lines(cast("Any", self), self.hub.watch(HOST), FILE_OPERATOR)
         return asyncio.create_task(lines({"type": "http"}, self.receive, self.sent.put))
 
     async def receive(self) -> Message:

@@ -82,21 +82,30 @@ def add_event(app: typer.Typer) -> None:
         """Approve events in the place of their VMs; once all agree, the maintenance starts."""
         body = {"event_ids": split_names(event_ids)}
         items = connection.change("POST", "/v1/events/approve", body, also=(_UNKNOWN, _REFUSED))["items"]
-        unknown = [item["event_id"] for item in items if item["status"] == _UNKNOWN]
         if not output.show(items):
             for item in items:
-                if item["status"] not in {_UNKNOWN, _REFUSED}:
-                    output.line(f"event {item['event_id']} {_OUTCOMES.get(item['outcome'], item['outcome'])}")
-        if unknown:
-            msg = f"no event has the id {', '.join(unknown)}: see 'forewarn event list'"
-            raise NotFound(msg)
-        refused = [item["event_id"] for item in items if item["status"] == _REFUSED]
-        if refused:
-            msg = f"a policy leaves it to other approvers: {', '.join(refused)}; see 'forewarn inventory show'"
-            raise Conflict(msg)
+                if item["outcome"] in _OUTCOMES:
+                    output.line(f"event {item['event_id']} {_OUTCOMES[item['outcome']]}")
+        _check_approved(items)
 
 
 _OUTCOMES = {"approved": "is approved", "unchanged": "needs no approval any more"}
+
+
+def _check_approved(items: list[dict[str, Any]]) -> None:
+    """Say which could not be approved.
+
+    Raises:
+        NotFound: Some do not exist.
+        Conflict: A policy leaves some to others.
+    """
+    unknown, refused = ([i["event_id"] for i in items if i["status"] == s] for s in (_UNKNOWN, _REFUSED))
+    if unknown:
+        msg = f"no event has the id {', '.join(unknown)}: see 'forewarn event list'"
+        raise NotFound(msg)
+    if refused:
+        msg = f"a policy leaves it to other approvers: {', '.join(refused)}; see 'forewarn inventory show'"
+        raise Conflict(msg)
 
 
 def events_table(output: Output, connection: Connection, events: list[dict[str, Any]]) -> None:

@@ -36,6 +36,7 @@ from forewarn.cli.requests import add_requests
 from forewarn.cli.rollout import add_rollout
 from forewarn.cli.scenario import add_scenario
 from forewarn.cli.serve import add_serve
+from forewarn.cli.token import add_token
 from forewarn.cli.trying import add_try
 from forewarn.cli.vm import add_vm
 from forewarn.errors import ForewarnError, ServerUnreachable
@@ -63,6 +64,7 @@ _ADDERS = (
     add_inventory,
     add_vm,
     add_host,
+    add_token,
     add_maintenance,
     add_rollout,
     add_event,

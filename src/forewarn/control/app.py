@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
@@ -29,10 +29,13 @@ from forewarn.control import (
     maintenance,
     request,
     rollout,
+    token,
     vm,
 )
-from forewarn.control.context import Context
-from forewarn.errors import ForewarnError
+from forewarn.control.access import check_routes
+from forewarn.control.context import Context, check_caller
+from forewarn.control.refusal import REFUSED
+from forewarn.errors import ForewarnError, TooManyFailures
 from forewarn.wire.control import ErrorOut
 
 __all__ = ["make_control_app"]
@@ -40,7 +43,22 @@ __all__ = ["make_control_app"]
 _log = structlog.get_logger("forewarn.control")
 
 _DRAINED_BYTES_MAX = 16 << 20
-_ROUTERS = (maintenance, rollout, endpoint, event, vm, history, host, inventory, ledger, clock, fault, request, health)
+_ROUTERS = (
+    maintenance,
+    rollout,
+    endpoint,
+    event,
+    vm,
+    history,
+    host,
+    inventory,
+    ledger,
+    clock,
+    fault,
+    request,
+    token,
+    health,
+)
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorOut, "description": HTTPStatus(status).phrase}
     for status in (400, 401, 403, 404, 409, 413, 422, 429, 500, 503)
@@ -57,8 +75,10 @@ def make_control_app(context: Context) -> FastAPI:
         redoc_url=None,
     )
     app.state.context = context
+    check_routes(route for module in _ROUTERS for route in module.router.routes)
     for module in _ROUTERS:
-        app.include_router(module.router)
+        # Here, so that no route can do without it; those of health ask nobody on loopback.
+        app.include_router(module.router, dependencies=[] if module is health else [Depends(check_caller)])
     app.add_exception_handler(ForewarnError, _ours)  # type: ignore[arg-type] # the handler takes the subclass
     app.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type] # as above
     app.add_exception_handler(HTTPException, _http)  # type: ignore[arg-type] # as above
@@ -75,8 +95,12 @@ def _error(status: int, code: str, message: str, details: dict[str, Any] | None 
     )
 
 
-async def _ours(_request: Request, error: ForewarnError) -> Response:
+async def _ours(request: Request, error: ForewarnError) -> Response:
     headers = {"www-authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
+    if isinstance(error, TooManyFailures):
+        headers["retry-after"] = str(error.details["retry_after_s"])
+    if error.status in REFUSED or isinstance(error, TooManyFailures):
+        request.app.state.context.refused.note(request, error)
     return _error(error.status, error.code, error.message, error.details, **headers)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import Depends, Header, Request, Security
@@ -14,6 +15,9 @@ from fastapi.security import HTTPBearer
 from forewarn.auth import Tokens
 from forewarn.clock import Clock
 from forewarn.commit import Key
+from forewarn.control.access import admit
+from forewarn.control.refusal import RefusalLog
+from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.decision import Changes
 from forewarn.core.model import Event, Maintenance
 from forewarn.engine import Engine
@@ -21,11 +25,25 @@ from forewarn.errors import InvalidRequest, NotFound
 from forewarn.hub import Hub
 from forewarn.journal import Journal
 from forewarn.metrics import Metrics
+from forewarn.refusals import Refusals
 from forewarn.scheduler import Scheduler
 from forewarn.store.contract import Reader
 from forewarn.wire.control import MaintenanceOut
 
-__all__ = ["BEARER", "Actor", "Context", "ContextOf", "IdempotencyKey", "reader_maintenances", "show", "show_all"]
+__all__ = [
+    "BEARER",
+    "Actor",
+    "Caller",
+    "Context",
+    "ContextOf",
+    "IdempotencyKey",
+    "check_caller",
+    "is_still_known",
+    "missing",
+    "reader_maintenances",
+    "show",
+    "show_all",
+]
 
 _KEY_LENGTH_MAX = 200
 
@@ -41,6 +59,10 @@ class Context:
         journal: What VMs asked lately.
         has_faults: Whether operators may inject faults.
         may_run_commands: Whether a rollout may name a command that is run here.
+        refusals: Counts calls that were refused.
+        refused: Tells the ledger of them.
+        token_lifetime, token_lifetime_max: Of a token of a person: unless it is said, and at most.
+        token_names_max: Scopes and VMs of a token.
         is_stopping: Set when the service stops; streams end.
         changed: Set, and replaced, at each change of the ledger: a hint for streams.
     """
@@ -54,6 +76,11 @@ class Context:
     is_open: bool
     check_ready: Callable[[], Awaitable[None]]
     journal: Journal
+    refusals: Refusals
+    refused: RefusalLog
+    token_lifetime: timedelta = timedelta(days=90)
+    token_lifetime_max: timedelta = timedelta(days=366)
+    token_names_max: int = 1000
     has_faults: bool = False
     may_run_commands: bool = False
     body_size_bytes_max: int = 1 << 20
@@ -83,13 +110,25 @@ ContextOf = Annotated[Context, Depends(_context)]
 
 
 BEARER = HTTPBearer(
-    auto_error=False, description="The operator's token, from the state folder of the service; or that of a host."
+    auto_error=False,
+    description="The operator's token, from the state folder of the service; or one that an operator has made; or, "
+    "where an issuer is set, one that it has signed.",
 )
 """How tokens are sent, for the description of the API."""
 
 
-async def _actor(context: ContextOf, request: Request, _declared: Annotated[object, Security(BEARER)]) -> str:
-    return context.tokens.actor(request.headers.get("authorization"))
+async def check_caller(
+    context: ContextOf, request: Request, _declared: Annotated[object, Security(BEARER)]
+) -> Principal:
+    """Who calls; every route but those of health has this in front of it."""
+    return await admit(context, request)
+
+
+Caller = Annotated[Principal, Depends(check_caller)]
+
+
+async def _actor(caller: Caller) -> str:
+    return caller.actor
 
 
 Actor = Annotated[str, Depends(_actor)]
@@ -115,24 +154,46 @@ async def _key(
 IdempotencyKey = Annotated[Key | None, Depends(_key)]
 
 
-def reader_maintenances(reader: Reader, maintenances: list[Maintenance]) -> list[MaintenanceOut]:
-    """Maintenances with their events."""
-    events = reader.events_of(m.id for m in maintenances)
-    return [MaintenanceOut.of(m, events.get(m.id, [])) for m in maintenances]
+async def is_still_known(context: Context, caller: Principal) -> bool:
+    """Whether the token with which a stream began is neither revoked nor expired by now."""
+    now = context.clock.now()
+    if caller.token_id is not None:
+        return await context.engine.is_token_taken(caller.token_id, now)
+    return caller.expires_at is None or now < caller.expires_at
 
 
-async def show_all(context: Context, maintenances: list[Maintenance]) -> list[MaintenanceOut]:
+def missing(name: str, kind: str) -> NotFound:
+    """There is none of that name; the same words where there is one that belongs to others."""
+    msg = f"{kind} {name!r} does not exist: see 'forewarn {kind} list'"
+    return NotFound(msg, **{"id" if kind == "maintenance" else kind: name})
+
+
+def reader_maintenances(
+    reader: Reader, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
+) -> list[MaintenanceOut]:
+    """Maintenances with their events, as that caller may see them."""
+    return _shown(caller, maintenances, reader.events_of(m.id for m in maintenances))
+
+
+async def show_all(
+    context: Context, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
+) -> list[MaintenanceOut]:
     """What commands answered, with the events."""
     ids = [m.id for m in maintenances]
 
     def read(reader: Reader) -> dict[str, list[Event]]:
         return reader.events_of(ids)
 
-    events = await context.engine.read(read)
-    return [MaintenanceOut.of(m, events.get(m.id, [])) for m in maintenances]
+    return _shown(caller, maintenances, await context.engine.read(read))
 
 
-async def show(context: Context, maintenance_id: str) -> MaintenanceOut:
+def _shown(
+    caller: Principal, maintenances: list[Maintenance], events: Mapping[str, list[Event]]
+) -> list[MaintenanceOut]:
+    return [MaintenanceOut.of(caller.shown(m), caller.shown_events(m, events.get(m.id, ()))) for m in maintenances]
+
+
+async def show(context: Context, maintenance_id: str, caller: Principal = FILE_OPERATOR) -> MaintenanceOut:
     """One maintenance as it is now.
 
     Raises:
@@ -140,11 +201,10 @@ async def show(context: Context, maintenance_id: str) -> MaintenanceOut:
     """
 
     def read(reader: Reader) -> MaintenanceOut | None:
-        found = reader.maintenance(maintenance_id)
-        return None if found is None else reader_maintenances(reader, [found])[0]
+        found = reader.maintenance(maintenance_id, caller.owned)
+        return None if found is None else reader_maintenances(reader, [found], caller)[0]
 
     shown = await context.engine.read(read)
     if shown is None:
-        msg = f"maintenance {maintenance_id!r} does not exist: see 'forewarn maintenance list'"
-        raise NotFound(msg, id=maintenance_id)
+        raise missing(maintenance_id, "maintenance")
     return shown

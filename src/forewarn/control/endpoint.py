@@ -6,13 +6,14 @@ import asyncio
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Security
+from fastapi import APIRouter, Depends
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from forewarn.control.context import BEARER, Actor, Context, ContextOf
+from forewarn.control.context import Actor, Caller, Context, ContextOf, is_still_known
+from forewarn.core.access import Principal, Role, Token
 from forewarn.core.approval import Approver
-from forewarn.core.model import HostToken, VirtualMachine
+from forewarn.core.model import VirtualMachine
 from forewarn.errors import Forbidden
 from forewarn.hub import Watch
 from forewarn.wire.control import PageOut
@@ -26,6 +27,9 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/hosts/{name}", tags=["host"])
 
 _ALIVE_S = 5.0
+_LOOK_S = 60.0
+"""How often it is looked whether the token of a watcher is still taken."""
+
 _NAMES_MAX = 10_000
 
 
@@ -73,13 +77,17 @@ class TokenOut(BaseModel):
     token: str | None = None
 
     @classmethod
-    def of(cls, token: HostToken, word: str | None = None) -> TokenOut:
+    def of(cls, token: Token, word: str | None = None) -> TokenOut:
         """As the API shows it."""
-        return cls(id=token.id, host=token.host, created_at=token.created_at, revoked_at=token.revoked_at, token=word)
+        host = token.host or token.name
+        return cls(id=token.id, host=host, created_at=token.created_at, revoked_at=token.revoked_at, token=word)
 
 
-async def _host(context: ContextOf, request: Request, name: str, _declared: Annotated[object, Security(BEARER)]) -> str:
-    return await context.tokens.host_actor(request.headers.get("authorization"), name, context.engine.host_token)
+async def _host(caller: Caller, name: str) -> str:
+    if caller.role is Role.HOST and caller.host != name:
+        msg = f"this token is that of host {caller.host!r}"
+        raise Forbidden(msg)
+    return caller.actor
 
 
 HostActor = Annotated[str, Depends(_host)]
@@ -93,9 +101,9 @@ _LINES: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/watch", response_class=StreamingResponse, responses=_LINES)
-async def watch(context: ContextOf, _actor: HostActor, name: str) -> Response:
+async def watch(context: ContextOf, caller: Caller, _actor: HostActor, name: str) -> Response:
     """The documents of a host's VMs: all of them, and then each that changes; with a line every five seconds."""
-    return _Lines(context, context.hub.watch(name))
+    return _Lines(context, context.hub.watch(name), caller)
 
 
 class _Lines(Response):
@@ -107,11 +115,13 @@ class _Lines(Response):
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, context: Context, begun: Watch) -> None:
+    def __init__(self, context: Context, begun: Watch, caller: Principal) -> None:
         super().__init__()
         del self.headers["content-length"]
         self._context = context
         self._watch = begun
+        self._caller = caller
+        self._look_at_s = asyncio.get_running_loop().time() + _LOOK_S
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         ends = (asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._context.is_stopping.wait()))
@@ -119,7 +129,7 @@ class _Lines(Response):
             end.add_done_callback(lambda _: self._watch.wake())
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            while not any(end.done() for end in ends):
+            while not any(end.done() for end in ends) and await self._is_still_known():
                 lines = await self._next()
                 if lines:
                     await send({"type": "http.response.body", "body": lines, "more_body": True})
@@ -128,6 +138,13 @@ class _Lines(Response):
             self._context.hub.forget(self._watch)
             for end in ends:
                 end.cancel()
+
+    async def _is_still_known(self) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._look_at_s:
+            return True
+        self._look_at_s = now_s + _LOOK_S
+        return await is_still_known(self._context, self._caller)
 
     async def _next(self) -> bytes:
         """What there is to tell; nothing, when it was woken for another reason."""
@@ -208,11 +225,11 @@ async def create_token(context: ContextOf, actor: Actor, name: str) -> TokenOut:
 @router.get("/tokens")
 async def list_tokens(context: ContextOf, _actor: Actor, name: str) -> PageOut[TokenOut]:
     """The host's tokens, oldest first."""
-    found = await context.engine.read(lambda reader: reader.host_tokens(name))
+    found = await context.engine.read(lambda reader: reader.tokens(name))
     return PageOut(items=[TokenOut.of(token) for token in found], next=None)
 
 
 @router.delete("/tokens/{token_id}")
 async def revoke_token(context: ContextOf, actor: Actor, name: str, token_id: str) -> TokenOut:
-    """From now on that token is not taken any more; who watches with it is cut off."""
+    """From now on that token is not taken any more; who watches with it is cut off within a minute."""
     return TokenOut.of(await context.engine.revoke_host_token(name, token_id, actor=actor))

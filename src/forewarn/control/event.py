@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from forewarn.control.context import Actor, ContextOf
+from forewarn.control.context import Caller, ContextOf
 from forewarn.control.maintenance import number
 from forewarn.control.selected import SelectionOf
 from forewarn.core.approval import Approver
@@ -32,7 +32,7 @@ _STATUSES = {"unknown": 404, "refused": 409}
 @router.get("")
 async def list_events(  # noqa: PLR0913 - a query parameter each
     context: ContextOf,
-    _actor: Actor,
+    caller: Caller,
     chosen: SelectionOf,
     status: Annotated[list[EventStatus] | None, Query(description="Only these; finished ones too.")] = None,
     all_states: Annotated[bool, Query(alias="all", description="Finished ones too.")] = False,  # noqa: FBT002 - a query
@@ -54,9 +54,9 @@ async def list_events(  # noqa: PLR0913 - a query parameter each
     size = min(limit, context.page_size_max)
 
     def read(reader: Reader) -> PageOut[EventOut]:
-        page = reader.maintenances(before=before, limit=size, selection=selection)
+        page = reader.maintenances(before=before, limit=size, selection=selection, owned=caller.owned)
         events = reader.events_of(m.id for m in page.items)
-        pairs = [(event, m) for m in page.items for event in events.get(m.id, ())]
+        pairs = [(e, m) for m in page.items for e in caller.shown_events(m, events.get(m.id, ()))]
         taken = [EventOut.of(event, m) for event, m in pairs if takes_event(selection, event, m)]
         shown = [event for event in taken if event.status in wanted]
         return PageOut(items=shown, next=None if page.next is None else str(page.next))
@@ -72,16 +72,20 @@ _RESULTS: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("/approve", responses=_RESULTS)
-async def approve(context: ContextOf, actor: Actor, body: ApprovalIn, response: Response) -> ApprovalsOut:
+async def approve(context: ContextOf, caller: Caller, body: ApprovalIn, response: Response) -> ApprovalsOut:
     """Approve events on behalf of their VMs (X6).
 
     Those that can be are approved, even when others are unknown or left to others by a policy.
     """
     wanted = list(dict.fromkeys(event_id.upper() for event_id in body.event_ids))
     outcomes: dict[str, str] = {}
+    owned = caller.owned
+    if owned is not None:  # what is foreign gets no further than what never was
+        known = await context.engine.read(lambda reader: reader.owned_events(wanted, owned))
+        outcomes = dict.fromkeys((i for i in wanted if i not in known), "unknown")
     while len(outcomes) < len(wanted):
         left = [i for i in wanted if i not in outcomes]
-        result = await context.engine.approve(left, Approver(actor=actor))
+        result = await context.engine.approve(left, Approver(actor=caller.actor))
         # With one that cannot be approved none was: the others are tried again.
         outcomes |= dict.fromkeys(result.unknown, "unknown") | dict.fromkeys(result.refused, "refused")
         outcomes |= dict.fromkeys(result.approved, "approved") | dict.fromkeys(result.unchanged, "unchanged")

@@ -6,15 +6,16 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from forewarn.control.access import admit
 from forewarn.control.context import ContextOf
 from forewarn.store.contract import Reader
 
 __all__ = ["router"]
 
 
-def _admit(context: ContextOf, request: Request) -> None:
+async def _admit(context: ContextOf, request: Request) -> None:
     if not context.is_open:
-        context.tokens.actor(request.headers.get("authorization"))
+        await admit(context, request)
 
 
 router = APIRouter(tags=["health"], dependencies=[Depends(_admit)])

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from forewarn.control.context import Actor, ContextOf
+from forewarn.control.context import Caller, ContextOf
 from forewarn.control.maintenance import number
+from forewarn.core.access import Owned, Principal
 from forewarn.core.history import Episode, episode
 from forewarn.core.model import Entry, Maintenance
 from forewarn.core.selection import Selection
@@ -29,7 +30,7 @@ _ENTRIES_MAX = 10_000
 @router.get("/{name}/history")
 async def show_history(  # noqa: PLR0913 - a query parameter each
     context: ContextOf,
-    _actor: Actor,
+    caller: Caller,
     name: Annotated[str, Path(pattern=r"^[^\x00]*$")],
     since: Annotated[Moment | None, Query(description="What was not over by then.")] = None,
     until: Annotated[Moment | None, Query(description="What was made before.")] = None,
@@ -39,14 +40,19 @@ async def show_history(  # noqa: PLR0913 - a query parameter each
     """Each maintenance that touched the VM, newest first. It may be a VM that is declared no more."""
     before = number(after)
     size = min(limit, context.page_size_max)
+    owned = caller.owned
 
     def read(reader: Reader) -> tuple[list[Episode], int | None] | None:
-        page = reader.maintenances(before=before, limit=size, selection=Selection(vm=name, until=until))
-        if not page.items and before is None and not _is_known(reader, name):
+        page = reader.maintenances(before=before, limit=size, selection=Selection(vm=name, until=until), owned=owned)
+        if not page.items and before is None and not _is_known(reader, name, owned):
             return None
         taken = [m for m in page.items if _lasted_until(m, since)]
         events = reader.events_of(m.id for m in taken)
-        return [episode(name, m, events.get(m.id, []), _entries(reader, m)) for m in taken], page.next
+        told = [
+            episode(name, caller.shown(m), caller.shown_events(m, events.get(m.id, [])), _entries(reader, m, caller))
+            for m in taken
+        ]
+        return told, page.next
 
     found = await context.engine.read(read)
     if found is None:
@@ -58,16 +64,19 @@ async def show_history(  # noqa: PLR0913 - a query parameter each
     return PageOut(items=items, next=None if following is None else str(following))
 
 
-def _is_known(reader: Reader, name: str) -> bool:
-    return bool(reader.vms(name=name) or reader.maintenances(limit=1, selection=Selection(vm=name)).items)
+def _is_known(reader: Reader, name: str, owned: Owned | None) -> bool:
+    touched = reader.maintenances(limit=1, selection=Selection(vm=name), owned=owned)
+    return bool(reader.vms(name=name, owned=owned) or touched.items)
 
 
 def _lasted_until(maintenance: Maintenance, since: datetime | None) -> bool:
     return since is None or maintenance.ended_at is None or maintenance.ended_at >= since
 
 
-def _entries(reader: Reader, maintenance: Maintenance) -> list[Entry]:
-    return reader.entries(limit=_ENTRIES_MAX, selection=Selection(maintenance_id=maintenance.id)).items
+def _entries(reader: Reader, maintenance: Maintenance, caller: Principal) -> list[Entry]:
+    selection = Selection(maintenance_id=maintenance.id)
+    found = reader.entries(limit=_ENTRIES_MAX, selection=selection, owned=caller.owned).items
+    return [caller.shown_entry(entry) for entry in found]
 
 
 def _seen(told: Episode, shown: list[Exchange]) -> Seen | None:

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
-from forewarn.control.context import Actor, Context, ContextOf
+from forewarn.control.context import Caller, Context, ContextOf, is_still_known
 from forewarn.control.maintenance import number
 from forewarn.control.selected import SelectionOf
+from forewarn.core.access import Principal
 from forewarn.core.model import Entry
 from forewarn.core.selection import Selection
 from forewarn.store.contract import Page, Reader
@@ -29,7 +30,7 @@ _HEARTBEAT_S = 15.0
 @router.get("/ledger")
 async def list_entries(  # noqa: PLR0913 - a query parameter each
     context: ContextOf,
-    _actor: Actor,
+    caller: Caller,
     chosen: SelectionOf,
     after: Annotated[str | None, Query(max_length=32, description="`next` of the page before, or a sequence.")] = None,
     before: Annotated[str | None, Query(max_length=32, description="Only smaller sequences.")] = None,
@@ -47,8 +48,11 @@ async def list_entries(  # noqa: PLR0913 - a query parameter each
     selection = replace(chosen, maintenance_id=maintenance)
 
     def read(reader: Reader) -> PageOut[EntryOut]:
-        page = reader.entries(after=start, before=end, limit=size, newest=newest, selection=selection)
-        return PageOut(items=[EntryOut.of(e) for e in page.items], next=None if page.next is None else str(page.next))
+        page = reader.entries(
+            after=start, before=end, limit=size, newest=newest, selection=selection, owned=caller.owned
+        )
+        shown = [EntryOut.of(caller.shown_entry(entry)) for entry in page.items]
+        return PageOut(items=shown, next=None if page.next is None else str(page.next))
 
     return await context.engine.read(read)
 
@@ -61,7 +65,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 @router.get("/watch", response_class=StreamingResponse, responses=_STREAM)
 async def watch(
     context: ContextOf,
-    _actor: Actor,
+    caller: Caller,
     chosen: SelectionOf,
     after: Annotated[str | None, Query(max_length=32, description="Begin after this sequence; default: now.")] = None,
     last_event_id: Annotated[str | None, Header(max_length=32)] = None,
@@ -72,25 +76,36 @@ async def watch(
         newest = await context.engine.read(lambda reader: reader.entries(limit=1, newest=True))
         position = newest.items[-1].sequence if newest.items else 0
     headers = {"cache-control": "no-store"}
-    return StreamingResponse(_stream(context, position, chosen), media_type="text/event-stream", headers=headers)
+    stream = _stream(context, caller, position, chosen)
+    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
-async def _stream(context: Context, position: int, selection: Selection) -> AsyncIterator[str]:
+async def _stream(context: Context, caller: Principal, position: int, selection: Selection) -> AsyncIterator[str]:
     def read(reader: Reader) -> tuple[Page[Entry], int]:
-        return reader.entries(after=position, limit=_BATCH, selection=selection), reader.position()
+        page = reader.entries(after=position, limit=_BATCH, selection=selection, owned=caller.owned)
+        return page, reader.position()
 
+    loop = asyncio.get_running_loop()
     yield ": watching\n\n"
+    beat_s = loop.time() + _HEARTBEAT_S
     while not context.is_stopping.is_set():
         changed = context.changed
+        if not await is_still_known(context, caller):
+            return
         page, last = await context.engine.read(read)
         for entry in page.items:
-            yield f"id: {entry.sequence}\nevent: {entry.kind}\ndata: {EntryOut.of(entry).model_dump_json()}\n\n"
+            shown = EntryOut.of(caller.shown_entry(entry))
+            yield f"id: {entry.sequence}\nevent: {entry.kind}\ndata: {shown.model_dump_json()}\n\n"
         # What was looked through is not looked through again, whether it was taken or not.
         position = max(position, last) if page.next is None else page.next
+        if page.items:
+            beat_s = loop.time() + _HEARTBEAT_S
         if page.items or page.next is not None:
             continue
         try:
-            async with asyncio.timeout(_HEARTBEAT_S):
+            # What others do wakes it, too; that neither keeps the heartbeat back, nor can be told from it.
+            async with asyncio.timeout_at(beat_s):
                 await changed.wait()
         except TimeoutError:
             yield ": still here\n\n"
+            beat_s = loop.time() + _HEARTBEAT_S

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Query
+from fastapi import Depends, Query, Request
 
+from forewarn.control.context import Caller
 from forewarn.core.model import EntryKind, EventType, Source
 from forewarn.core.selection import Selection
-from forewarn.errors import InvalidRequest
+from forewarn.errors import Forbidden, InvalidRequest
 from forewarn.wire.control import Moment
 
 __all__ = ["SelectionOf"]
@@ -21,6 +22,8 @@ def _text(description: str, most: int = 128) -> object:
 
 
 async def _selection(  # noqa: PLR0913 - a parameter each
+    request: Request,
+    caller: Caller,
     since: Annotated[Moment | None, Query(description="Not before this moment.")] = None,
     until: Annotated[Moment | None, Query(description="Before this moment.")] = None,
     vm: Annotated[str | None, _text("What has to do with this VM, also one that is gone.")] = None,
@@ -35,6 +38,13 @@ async def _selection(  # noqa: PLR0913 - a parameter each
     if since is not None and until is not None and until <= since:
         msg = "until is not after since: nothing lies between them"
         raise InvalidRequest(msg)
+    hidden: dict[str, object] = {"host": host, "actor": actor, "text": text}
+    if not request.url.path.startswith("/v1/ledger") and not request.url.path.startswith("/v1/watch"):
+        hidden["kind"] = kind
+    asked = [name for name, value in hidden.items() if value is not None]
+    if asked and caller.owned is not None:  # what it finds would tell what is not shown
+        msg = f"{caller.actor} may not choose by {', '.join(asked)}: it is not for the role {caller.role}"
+        raise Forbidden(msg)
     return Selection(
         since=since,
         until=until,

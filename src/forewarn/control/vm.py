@@ -7,10 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from forewarn.commit import Key
-from forewarn.control.context import Actor, Context, ContextOf, IdempotencyKey, show_all
-from forewarn.core.model import VirtualMachine, audience_key
+from forewarn.control.context import Actor, Caller, Context, ContextOf, IdempotencyKey, missing, show_all
+from forewarn.core.access import FILE_OPERATOR, Principal
+from forewarn.core.model import Source, VirtualMachine, audience_key
 from forewarn.core.request import Request
-from forewarn.errors import NotFound
+from forewarn.errors import Forbidden
 from forewarn.store.contract import Reader
 from forewarn.wire.control import MaintenanceOut, OperationIn, PageOut, VmOut
 
@@ -19,7 +20,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/vms", tags=["vm"])
 
 
-def _shown(reader: Reader, vms: list[VirtualMachine]) -> list[VmOut]:
+def _shown(reader: Reader, vms: list[VirtualMachine], caller: Principal = FILE_OPERATOR) -> list[VmOut]:
     scopes = reader.scopes({vm.scope for vm in vms if vm.scope is not None})
     keys = {vm.name: audience_key(vm, scopes.get(vm.scope or "")) for vm in vms}
     audiences = reader.audiences(keys.values())
@@ -27,14 +28,14 @@ def _shown(reader: Reader, vms: list[VirtualMachine]) -> list[VmOut]:
     for vm in vms:
         audience = audiences.get(keys[vm.name])
         incarnation = None if audience is None or audience.enabled_at is None else audience.incarnation
-        shown.append(VmOut.of(vm, scopes.get(vm.scope or ""), incarnation))
+        shown.append(VmOut.of(vm, scopes.get(vm.scope or ""), incarnation, has_host=caller.owned is None))
     return shown
 
 
 @router.get("")
 async def list_vms(
     context: ContextOf,
-    _actor: Actor,
+    caller: Caller,
     after: Annotated[str | None, Query(max_length=128, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1)] = 100,
 ) -> PageOut[VmOut]:
@@ -42,66 +43,89 @@ async def list_vms(
     size = min(limit, context.page_size_max)
 
     def read(reader: Reader) -> PageOut[VmOut]:
-        found = reader.vm_page(after, size + 1)
+        found = reader.vm_page(after, size + 1, caller.owned)
         following = found[size - 1].name if len(found) > size else None
-        return PageOut(items=_shown(reader, found[:size]), next=following)
+        return PageOut(items=_shown(reader, found[:size], caller), next=following)
 
     return await context.engine.read(read)
 
 
 @router.get("/{name}")
-async def show_vm(context: ContextOf, _actor: Actor, name: str) -> VmOut:
+async def show_vm(context: ContextOf, caller: Caller, name: str) -> VmOut:
     """One VM."""
-    found = await context.engine.read(lambda reader: _shown(reader, reader.vms(name=name)))
+    found = await context.engine.read(lambda reader: _shown(reader, reader.vms(name=name, owned=caller.owned), caller))
     if not found:
-        msg = f"vm {name!r} does not exist: see 'forewarn vm list'"
-        raise NotFound(msg, vm=name)
+        raise missing(name, "vm")
     return found[0]
 
 
-async def _operate(context: Context, actor: str, key: Key | None, request: Request) -> PageOut[MaintenanceOut]:
-    made = await context.engine.schedule(request, actor=actor, key=key)
-    return PageOut(items=await show_all(context, made))
+async def _operate(context: Context, caller: Principal, key: Key | None, request: Request) -> PageOut[MaintenanceOut]:
+    if caller.owned is not None:
+        _check_tenant(context, caller, request)
+    made = await context.engine.schedule(request, actor=caller.actor, key=key, owned=caller.owned)
+    return PageOut(items=await show_all(context, made, caller))
+
+
+def _check_tenant(context: Context, caller: Principal, request: Request) -> None:
+    """See that a tenant asks for what it may.
+
+    The VM is looked for in memory: how long that takes does not tell one that is foreign from one that never was. The
+    transaction looks once more.
+
+    Raises:
+        NotFound: The VM does not exist for it.
+        Forbidden: It would force, or speak for the platform.
+    """
+    for name in request.vms:
+        found = context.engine.identity.named(name)
+        if found is None or not caller.owns(found.vm, found.scope):
+            raise missing(name, "vm")
+    if request.force_reason is not None:
+        msg = "a tenant gives the notice that is promised: only an operator may force less"
+        raise Forbidden(msg)
+    if request.source is Source.PLATFORM:
+        msg = "a tenant asks as a user: only an operator may name Platform as the source"
+        raise Forbidden(msg)
 
 
 @router.post("/{name}/restart", status_code=201)
 async def restart(
-    context: ContextOf, actor: Actor, key: IdempotencyKey, name: str, body: OperationIn | None = None
+    context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
     """A user restarts the VM: a Reboot event (R87)."""
-    return await _operate(context, actor, key, (body or OperationIn()).to_request("user-restart", name))
+    return await _operate(context, caller, key, (body or OperationIn()).to_request("user-restart", name))
 
 
 @router.post("/{name}/redeploy", status_code=201)
 async def redeploy(
-    context: ContextOf, actor: Actor, key: IdempotencyKey, name: str, body: OperationIn | None = None
+    context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
     """A user redeploys the VM: a Redeploy event (R87)."""
-    return await _operate(context, actor, key, (body or OperationIn()).to_request("user-redeploy", name))
+    return await _operate(context, caller, key, (body or OperationIn()).to_request("user-redeploy", name))
 
 
 @router.post("/{name}/reimage", status_code=201)
 async def reimage(
-    context: ContextOf, actor: Actor, key: IdempotencyKey, name: str, body: OperationIn | None = None
+    context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
     """A user reimages the VM: a Reboot event where the scale set opted in (R93)."""
-    return await _operate(context, actor, key, (body or OperationIn()).to_request("reimage", name))
+    return await _operate(context, caller, key, (body or OperationIn()).to_request("reimage", name))
 
 
 @router.post("/{name}/evict", status_code=201)
 async def evict(
-    context: ContextOf, actor: Actor, key: IdempotencyKey, name: str, body: OperationIn | None = None
+    context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
     """The platform takes a Spot VM back: a Preempt event (R90)."""
-    return await _operate(context, actor, key, (body or OperationIn()).to_request("spot-eviction", name))
+    return await _operate(context, caller, key, (body or OperationIn()).to_request("spot-eviction", name))
 
 
 @router.delete("/{name}", status_code=201)
 async def delete(
-    context: ContextOf, actor: Actor, key: IdempotencyKey, name: str, body: OperationIn | None = None
+    context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
     """Delete the VM: a Terminate event where the scale set opted in (R91)."""
-    return await _operate(context, actor, key, (body or OperationIn()).to_request("scale-set-delete", name))
+    return await _operate(context, caller, key, (body or OperationIn()).to_request("scale-set-delete", name))
 
 
 @router.post("/{name}/update-model")

@@ -74,7 +74,8 @@ def announce(draft: Draft, maintenance: Maintenance, *, is_new: bool) -> Mainten
         announced = draft.step(announced, Trigger.ANNOUNCE, is_new=is_new, reason=maintenance.force_reason)
     for event in events:
         if event.is_approved:
-            draft.note(EntryKind.APPROVED, actor=POLICY, maintenance_id=maintenance.id, event_id=event.id)
+            about = {"maintenance_id": maintenance.id, "event_id": event.id, "audience": event.audience}
+            draft.note(EntryKind.APPROVED, actor=POLICY, **about)
     return announced
 
 

@@ -23,7 +23,6 @@ __all__ = [
     "EventStatus",
     "EventType",
     "Host",
-    "HostToken",
     "Maintenance",
     "MaintenanceState",
     "NotificationProfile",
@@ -121,23 +120,6 @@ class Host:
     """A machine that VMs run on."""
 
     name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostToken:
-    """What the endpoint on a host shows to the control plane.
-
-    Attributes:
-        id: To revoke it by.
-        digest: SHA-256 of the token, hexadecimal: the token itself is not kept.
-        revoked_at: From when it is not taken any more; None: it is.
-    """
-
-    id: str
-    host: str
-    digest: str
-    created_at: datetime
-    revoked_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,6 +361,7 @@ class EntryKind(StrEnum):
     INVENTORY_APPLIED = "inventory-applied"
     TOKEN_CREATED = "token-created"  # noqa: S105 - a word of the ledger
     TOKEN_REVOKED = "token-revoked"  # noqa: S105 - as above
+    REFUSED = "refused"
     CLOCK_ADVANCED = "clock-advanced"
     ROLLOUT = "rollout"
     FAULT_INJECTED = "fault-injected"
@@ -391,8 +374,9 @@ class Entry:
     """One line of the ledger: append-only, never changed.
 
     Attributes:
-        actor: ``operator:NAME``, ``vm:NAME``, ``policy`` or ``forewarn``.
-        source_address: Where a VM's approval came from.
+        actor: ``operator:NAME``, ``tenant:NAME``, ``vm:NAME``, ``policy`` or ``forewarn``; ``unknown`` of a call that
+            was refused because nobody knows who called.
+        source_address: Where a VM's approval, or a call that was refused, came from.
         api_version: Which version a VM's approval named.
         reason: A person's words, or the detail of a failure.
     """

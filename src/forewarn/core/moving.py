@@ -154,7 +154,7 @@ def _asking(draft: Draft, maintenance: Maintenance, tenant: str | None) -> str:
         raise Conflict(msg, id=maintenance.id)
     name = tenant if tenant is not None else next(iter(open_events))
     if name not in open_events:
-        msg = f"{name!r} is not told of maintenance {maintenance.id}: expected one of {', '.join(sorted(open_events))}"
+        msg = f"{name!r} is not told of maintenance {maintenance.id}: name a scope, or VM that stands alone, that is"
         raise InvalidRequest(msg, id=maintenance.id)
     if not open_events[name]:
         msg = f"{name} has approved maintenance {maintenance.id}: it needs no more time"

@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from forewarn.control.context import Context
+from forewarn.core.access import Role
 from forewarn.dashboard import act
 from forewarn.dashboard.board import Boards
 from forewarn.dashboard.live import Live
@@ -215,13 +216,17 @@ class _Dashboard:
         form = await _form(request)
         target = _inside(form.get("next", "/"))
         try:
-            actor = self._context.tokens.actor(f"Bearer {form.get('token', '').strip() or '-'}")
+            header = f"Bearer {form.get('token', '').strip() or '-'}"
+            now = self._context.clock.now()
+            caller = await self._context.tokens.principal(header, self._context.engine.token, now)
         except Unauthorized:
+            caller = None
+        if caller is None or caller.role is not Role.OPERATOR:
             wrong = "This token is not known here. The operator's token is in the service's state folder."
             values = self._around(request, "Log in", None) | {"next": target, "wrong": wrong, "page_live": None}
             return Response(render("login.html", values), HTTPStatus.UNAUTHORIZED, media_type="text/html")
         response = RedirectResponse(target, HTTPStatus.SEE_OTHER)
-        self._sessions.begin(actor, self._context.clock.now(), request, response)
+        self._sessions.begin(caller.actor, self._context.clock.now(), request, response)
         return response
 
     async def _logout(self, request: Request) -> Response:

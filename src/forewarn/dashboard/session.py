@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from forewarn.auth import digest
 from forewarn.errors import Forbidden
-from forewarn.secret import new_token
+from forewarn.secret import digest, new_token
 
 __all__ = ["Session", "Sessions", "check_origin"]
 

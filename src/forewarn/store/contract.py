@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
+from forewarn.core.access import Owned, Token
 from forewarn.core.decision import Changes, Document, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
     Audience,
     Entry,
     Event,
-    HostToken,
     Maintenance,
     MaintenanceState,
     Scope,
@@ -120,17 +120,22 @@ class StoredRollout:
 
 
 class Reader(Protocol):
-    """Reading, without locking anybody out."""
+    """Reading, without locking anybody out.
+
+    Where there is an argument `owned`, only what belongs to that tenant is there; None: everything is.
+    """
 
     def inventory(self) -> Inventory:
         """Everything that is declared, VMs by name."""
         ...
 
-    def vms(self, *, host: str | None = None, name: str | None = None) -> list[VirtualMachine]:
+    def vms(
+        self, *, host: str | None = None, name: str | None = None, owned: Owned | None = None
+    ) -> list[VirtualMachine]:
         """VMs by name, of one host or of one name if asked for."""
         ...
 
-    def vm_page(self, after: str | None, limit: int) -> list[VirtualMachine]:
+    def vm_page(self, after: str | None, limit: int, owned: Owned | None = None) -> list[VirtualMachine]:
         """At most `limit` VMs whose names come after that one, by name."""
         ...
 
@@ -165,6 +170,7 @@ class Reader(Protocol):
         before: int | None = None,
         limit: int = 100,
         selection: Selection = EVERYTHING,
+        owned: Owned | None = None,
     ) -> Page[Maintenance]:
         """Maintenances, newest first, older than sequence `before`.
 
@@ -173,10 +179,11 @@ class Reader(Protocol):
             before: None: from the newest on.
             limit: Most in one page.
             selection: Which.
+            owned: Whose.
         """
         ...
 
-    def maintenance(self, maintenance_id: str) -> Maintenance | None:
+    def maintenance(self, maintenance_id: str, owned: Owned | None = None) -> Maintenance | None:
         """One maintenance."""
         ...
 
@@ -184,7 +191,11 @@ class Reader(Protocol):
         """The events of each of those maintenances, in order of creation."""
         ...
 
-    def entries(
+    def owned_events(self, event_ids: Iterable[str], owned: Owned) -> set[str]:
+        """Which of those ids are of events about VMs of that tenant."""
+        ...
+
+    def entries(  # noqa: PLR0913 - which part of a long list, each in its own way
         self,
         *,
         after: int = 0,
@@ -192,6 +203,7 @@ class Reader(Protocol):
         newest: bool = False,
         before: int | None = None,
         selection: Selection = EVERYTHING,
+        owned: Owned | None = None,
     ) -> Page[Entry]:
         """Ledger entries, those of a page oldest first.
 
@@ -201,6 +213,7 @@ class Reader(Protocol):
             newest: The first page has the last entries; `Page.next` is `before` for those that come before them.
             before: Only those with a smaller sequence; None: all.
             selection: Which.
+            owned: Whose.
         """
         ...
 
@@ -228,12 +241,16 @@ class Reader(Protocol):
         """Enabled audiences whose ``active_until`` lies at or before `before`."""
         ...
 
-    def host_token(self, digest: str) -> HostToken | None:
+    def token(self, digest: str) -> Token | None:
         """The token of that digest."""
         ...
 
-    def host_tokens(self, host: str | None = None) -> list[HostToken]:
-        """All tokens, or those of a host; oldest first."""
+    def token_of(self, token_id: str) -> Token | None:
+        """The token of that id."""
+        ...
+
+    def tokens(self, host: str | None = None) -> list[Token]:
+        """Tokens of people, or those of a host; oldest first."""
         ...
 
     def rollout(self, rollout_id: str) -> StoredRollout | None:
@@ -313,7 +330,7 @@ class Transaction(Reader, Protocol):
         """Remember the kind of clock."""
         ...
 
-    def keep_host_token(self, token: HostToken) -> None:
+    def keep_token(self, token: Token) -> None:
         """Keep a new token, or one that was changed."""
         ...
 
@@ -329,6 +346,7 @@ class Transaction(Reader, Protocol):
         """Forget at most `limit` maintenances that ended before that, with their events and ledger entries.
 
         Once there are fewer of them than that, entries of no maintenance are forgotten too, ten times `limit` at most.
+        Tokens that were not taken any more before that are forgotten, too.
 
         Returns:
             How much was forgotten; none once there is nothing left to forget.

@@ -12,13 +12,13 @@ from itertools import islice, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
+from forewarn.core.access import Owned, Token
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
     Audience,
     Entry,
     Event,
-    HostToken,
     Maintenance,
     MaintenanceState,
     Scope,
@@ -26,6 +26,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import EVERYTHING, Selection, takes_entry, takes_maintenance
 from forewarn.store.contract import INVENTORY, News, Outcome, Page, StoredRollout
+from forewarn.store.memory_owning import has_entry, has_maintenance, has_vm
 from forewarn.store.memory_tables import ALL, Table, Tables
 
 __all__ = ["MemoryReader", "as_json", "of_keys"]
@@ -60,17 +61,24 @@ class MemoryReader:
             vms=tuple(self.vms()),
         )
 
-    def vms(self, *, host: str | None = None, name: str | None = None) -> list[VirtualMachine]:
+    def vms(
+        self, *, host: str | None = None, name: str | None = None, owned: Owned | None = None
+    ) -> list[VirtualMachine]:
         rows = self._tables.vms.rows
         if name is not None:
             vm = rows.get(name)
-            return [vm] if vm is not None and host in (None, vm.host) else []
-        index = self._tables.vms_by_name.group(ALL) if host is None else self._tables.vms_by_host.group(host)
-        return [rows[key] for (key,) in index]
+            found = [vm] if vm is not None and host in (None, vm.host) else []
+        else:
+            index = self._tables.vms_by_name.group(ALL) if host is None else self._tables.vms_by_host.group(host)
+            found = [rows[key] for (key,) in index]
+        return [vm for vm in found if owned is None or has_vm(self._tables, owned, vm)]
 
-    def vm_page(self, after: str | None, limit: int) -> list[VirtualMachine]:
-        rows = self._tables.vms.rows
-        return [rows[name] for (name,) in _page_of(self._tables.vms_by_name.group(ALL), after, limit)]
+    def vm_page(self, after: str | None, limit: int, owned: Owned | None = None) -> list[VirtualMachine]:
+        rows, index = self._tables.vms.rows, self._tables.vms_by_name.group(ALL)
+        if owned is None:
+            return [rows[name] for (name,) in _page_of(index, after, limit)]
+        found = (rows[name] for (name,) in _page_of(index, after, len(index)))
+        return list(islice((vm for vm in found if has_vm(self._tables, owned, vm)), limit))
 
     def host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
         page = _page_of(self._tables.hosts_by_name.group(ALL), after, limit)
@@ -111,6 +119,7 @@ class MemoryReader:
         before: int | None = None,
         limit: int = 100,
         selection: Selection = EVERYTHING,
+        owned: Owned | None = None,
     ) -> Page[Maintenance]:
         index = self._tables.by_state
         states = selection.states or states
@@ -119,7 +128,7 @@ class MemoryReader:
             groups = [self._tables.by_sequence.group(ALL)]
         newest = merge(*(_backwards(group, before) for group in groups), reverse=True)
         all_of_them = (self._tables.maintenances.rows[key] for _, key in newest)
-        taken = (m for m in all_of_them if self._takes(selection, m))
+        taken = (m for m in all_of_them if self._takes(selection, m) and has_maintenance(owned, selection, m))
         found = list(islice(taken, limit + 1))
         return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else None)
 
@@ -129,15 +138,21 @@ class MemoryReader:
         entries = (self._tables.ledger.rows[number][1] for (number,) in self._tables.entries_of.group(maintenance.id))
         return takes_maintenance(selection, maintenance, entries)
 
-    def maintenance(self, maintenance_id: str) -> Maintenance | None:
-        return self._tables.maintenances.rows.get(maintenance_id)
+    def maintenance(self, maintenance_id: str, owned: Owned | None = None) -> Maintenance | None:
+        found = self._tables.maintenances.rows.get(maintenance_id)
+        return found if found is not None and (owned is None or owned.claims(found)) else None
 
     def events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
         rows, index = self._tables.events.rows, self._tables.events_of
         found = {i: [rows[key] for _, key in index.group(i)] for i in sorted(set(maintenance_ids))}
         return {i: events for i, events in found.items() if events}
 
-    def entries(
+    def owned_events(self, event_ids: Iterable[str], owned: Owned) -> set[str]:
+        maintenances = self._tables.maintenances.rows
+        events = of_keys(self._tables.events, event_ids)
+        return {i for i, event in events.items() if owned.has_event(event, maintenances[event.maintenance_id])}
+
+    def entries(  # noqa: PLR0913 - as the contract says
         self,
         *,
         after: int = 0,
@@ -145,6 +160,7 @@ class MemoryReader:
         newest: bool = False,
         before: int | None = None,
         selection: Selection = EVERYTHING,
+        owned: Owned | None = None,
     ) -> Page[Entry]:
         index = self._tables.entries_by_sequence.group(ALL)
         if selection.maintenance_id is not None:
@@ -153,14 +169,16 @@ class MemoryReader:
         last = len(index) if before is None else bisect_left(index, (before,))
         places = range(first, last)
         numbered = (index[place][0] for place in (reversed(places) if newest else places))
-        found = list(islice(self._entries(numbered, selection), limit + 1))
+        found = list(islice(self._entries(numbered, selection, owned), limit + 1))
         following = found[limit - 1].sequence if len(found) > limit else None
         return Page(found[:limit][::-1] if newest else found[:limit], following)
 
-    def _entries(self, numbers: Iterable[int], selection: Selection) -> Iterator[Entry]:
+    def _entries(self, numbers: Iterable[int], selection: Selection, owned: Owned | None) -> Iterator[Entry]:
         rows, maintenances = self._tables.ledger.rows, self._tables.maintenances.rows
         for number in numbers:
             entry = rows[number][1]
+            if owned is not None and not has_entry(self._tables, owned, entry, selection):
+                continue
             if selection == EVERYTHING or takes_entry(selection, entry, maintenances.get(entry.maintenance_id)):
                 yield replace(entry, sequence=number)
 
@@ -187,11 +205,14 @@ class MemoryReader:
         rows = self._tables.audiences.rows
         return [rows[place[-1]] for place in _until(self._tables.silent.group(ALL), before, limit)]
 
-    def host_token(self, digest: str) -> HostToken | None:
-        return next((token for token in self._tables.host_tokens.rows.values() if token.digest == digest), None)
+    def token(self, digest: str) -> Token | None:
+        return next((token for token in self._tables.tokens.rows.values() if token.digest == digest), None)
 
-    def host_tokens(self, host: str | None = None) -> list[HostToken]:
-        found = [token for token in self._tables.host_tokens.rows.values() if host in {None, token.host}]
+    def token_of(self, token_id: str) -> Token | None:
+        return self._tables.tokens.rows.get(token_id)
+
+    def tokens(self, host: str | None = None) -> list[Token]:
+        found = [token for token in self._tables.tokens.rows.values() if token.host == host]
         return sorted(found, key=attrgetter("created_at", "id"))
 
     def rollout(self, rollout_id: str) -> StoredRollout | None:

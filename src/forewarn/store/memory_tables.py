@@ -10,7 +10,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from forewarn.core.model import Audience, Entry, Event, Host, HostToken, Maintenance, Scope, VirtualMachine
+from forewarn.core.access import Token
+from forewarn.core.model import Audience, Entry, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.errors import StoreUnavailable
 from forewarn.store.contract import Outcome, StoredRollout
 
@@ -194,7 +195,7 @@ class Tables:
         self.scopes: Table[Scope] = Table("scope", self._log)
         self.vms_by_name: Index[VirtualMachine] = Index(lambda v: (ALL, (v.name,)), is_fixed=True)
         self.vms_by_host: Index[VirtualMachine] = Index(lambda v: (v.host, (v.name,)))
-        self.host_tokens: Table[HostToken] = Table("host token", self._log)
+        self.tokens: Table[Token] = Table("token", self._log)
         self.rollouts: Table[StoredRollout] = Table("rollout", self._log)
         self.addresses: Table[str] = Table("address", self._log)
         self.vms: Table[VirtualMachine] = Table("vm", self._log, self.vms_by_name, self.vms_by_host)

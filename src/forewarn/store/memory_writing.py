@@ -11,13 +11,13 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from forewarn.core.access import Token
 from forewarn.core.decision import Changes, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
     ACTIVE_STATES,
     Event,
     EventType,
-    HostToken,
     Maintenance,
     MaintenanceState,
     VirtualMachine,
@@ -219,11 +219,11 @@ class MemoryTransaction(MemoryReader):
     def keep_clock(self, kind: str) -> None:
         self._tables.meta.put("clock", kind)
 
-    def keep_host_token(self, token: HostToken) -> None:
-        other = self.host_token(token.digest)
+    def keep_token(self, token: Token) -> None:
+        other = self.token(token.digest)
         if other is not None and other.id != token.id:
-            self._tables.host_tokens.refuse(token.id)
-        self._tables.host_tokens.put(token.id, token)
+            self._tables.tokens.refuse(token.id)
+        self._tables.tokens.put(token.id, token)
 
     def keep_rollout(self, rollout: StoredRollout) -> None:
         self._tables.rollouts.put(rollout.id, rollout)
@@ -243,6 +243,8 @@ class MemoryTransaction(MemoryReader):
             numbers += [number for (number,) in tables.entries_of.group(maintenance_id)]
             tables.maintenances.put(maintenance_id, None)
         if len(old) < limit:
+            for token in [each for each in tables.tokens.rows.values() if _ended_before(each, ended_before)]:
+                tables.tokens.put(token.id, None)
             numbers += [number for _, number in tables.loose_entries.before(ALL, ended_before)[: 10 * limit]]
         for number in numbers:
             tables.ledger.put(number, None)
@@ -262,6 +264,10 @@ def _put(table: Table[T], by_sequence: Index[T], values: Mapping[str, T], create
             table.add(key, value)
         elif stored is not None:
             table.put(key, _changed(stored, value))
+
+
+def _ended_before(token: Token, moment: datetime) -> bool:
+    return any(end is not None and end < moment for end in (token.revoked_at, token.expires_at))
 
 
 def _changed(stored: T, value: T) -> T:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from forewarn.core.access import Owned, Role, Token
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -18,7 +19,6 @@ from forewarn.core.model import (
     Entry,
     Event,
     Host,
-    HostToken,
     Maintenance,
     MaintenanceState,
     Scope,
@@ -27,6 +27,7 @@ from forewarn.core.model import (
 from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.store import tables as t
 from forewarn.store.contract import INVENTORY, News, Outcome, Page, StoredRollout
+from forewarn.store.owning import owned_entries, owned_events, owned_maintenances, owned_vms
 from forewarn.store.rows import from_rows
 from forewarn.store.selecting import entry_terms, maintenance_terms, reach
 
@@ -35,6 +36,8 @@ __all__ = ["SqlReader", "in_pieces"]
 T = TypeVar("T")
 
 _PIECE = 500
+_NEAR = 5000
+"""Where so few entries can follow, it is quicker to look at each of them than to find all that belong to a tenant."""
 
 
 def in_pieces(items: Iterable[T], size: int = _PIECE) -> Iterator[list[T]]:
@@ -66,8 +69,10 @@ class SqlReader:
             vms=tuple(self.vms()),
         )
 
-    def vms(self, *, host: str | None = None, name: str | None = None) -> list[VirtualMachine]:
-        query = sa.select(t.vm)
+    def vms(
+        self, *, host: str | None = None, name: str | None = None, owned: Owned | None = None
+    ) -> list[VirtualMachine]:
+        query = sa.select(t.vm) if owned is None else sa.select(t.vm).where(owned_vms(owned))
         if host is not None:
             query = query.where(t.vm.c.host == host)
         if name is not None:
@@ -75,8 +80,9 @@ class SqlReader:
         # Sorted here, since databases disagree about the order of words.
         return sorted(self._all(VirtualMachine, query), key=attrgetter("name"))
 
-    def vm_page(self, after: str | None, limit: int) -> list[VirtualMachine]:
-        return self._all(VirtualMachine, self._page_of(sa.select(t.vm), t.vm.c.name, after, limit))
+    def vm_page(self, after: str | None, limit: int, owned: Owned | None = None) -> list[VirtualMachine]:
+        query = sa.select(t.vm) if owned is None else sa.select(t.vm).where(owned_vms(owned))
+        return self._all(VirtualMachine, self._page_of(query, t.vm.c.name, after, limit))
 
     def host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
         query = self._page_of(sa.select(t.host.c.name), t.host.c.name, after, limit)
@@ -135,6 +141,7 @@ class SqlReader:
         before: int | None = None,
         limit: int = 100,
         selection: Selection = EVERYTHING,
+        owned: Owned | None = None,
     ) -> Page[Maintenance]:
         if states and not selection.states:
             selection = replace(selection, states=tuple(states))
@@ -143,11 +150,17 @@ class SqlReader:
             within = within.shortened(selection.look_max, self.position(), is_backwards=True)
         column = t.maintenance.c.sequence
         query = sa.select(t.maintenance).where(*within.terms(column), *maintenance_terms(selection, self._dialect))
+        if owned is not None:
+            query = query.where(owned_maintenances(owned, selection))
         found = self._all(Maintenance, query.order_by(column.desc()).limit(limit + 1))
         return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else within.following)
 
-    def maintenance(self, maintenance_id: str) -> Maintenance | None:
-        return self._maintenances_by_id([maintenance_id]).get(maintenance_id)
+    def maintenance(self, maintenance_id: str, owned: Owned | None = None) -> Maintenance | None:
+        query = sa.select(t.maintenance).where(t.maintenance.c.id == maintenance_id)
+        if owned is not None:
+            query = query.where(owned_maintenances(owned))
+        found = self._all(Maintenance, query)
+        return found[0] if found else None
 
     def _maintenances_by_id(self, ids: Iterable[str]) -> dict[str, Maintenance]:
         return {m.id: m for m in self._by_key(Maintenance, t.maintenance.c.id, ids)}
@@ -159,7 +172,14 @@ class SqlReader:
             found.setdefault(event.maintenance_id, []).append(event)
         return found
 
-    def entries(
+    def owned_events(self, event_ids: Iterable[str], owned: Owned) -> set[str]:
+        found: set[str] = set()
+        for piece in in_pieces(sorted(set(event_ids))):
+            query = sa.select(t.event.c.id).where(t.event.c.id.in_(piece), owned_events(owned))
+            found.update(self._connection.execute(query).scalars())
+        return found
+
+    def entries(  # noqa: PLR0913 - as the contract says
         self,
         *,
         after: int = 0,
@@ -167,12 +187,16 @@ class SqlReader:
         newest: bool = False,
         before: int | None = None,
         selection: Selection = EVERYTHING,
+        owned: Owned | None = None,
     ) -> Page[Entry]:
         within = reach(self._connection, selection, after, before)
         if selection.has_to_look_at_entries:
             within = within.shortened(selection.look_max, self.position(), is_backwards=newest)
         column = t.ledger.c.sequence
         query = sa.select(t.ledger).where(*within.terms(column), *entry_terms(selection, self._dialect))
+        if owned is not None:
+            is_near = after > 0 and self.position() - after <= _NEAR
+            query = query.where(owned_entries(owned, selection, is_near=is_near))
         found = self._all(Entry, query.order_by(column.desc() if newest else column).limit(limit + 1))
         following = found[limit - 1].sequence if len(found) > limit else within.following
         return Page(found[:limit][::-1] if newest else found[:limit], following)
@@ -211,15 +235,32 @@ class SqlReader:
         query = sa.select(t.audience).where(columns.active_until <= before)
         return self._all(Audience, query.order_by(columns.active_until, columns.key).limit(limit))
 
-    def host_token(self, digest: str) -> HostToken | None:
-        found = self._all(HostToken, sa.select(t.host_token).where(t.host_token.c.digest == digest))
-        return found[0] if found else None
+    def token(self, digest: str) -> Token | None:
+        return next(iter(self._tokens(digest=digest)), None)
 
-    def host_tokens(self, host: str | None = None) -> list[HostToken]:
-        query = sa.select(t.host_token)
-        if host is not None:
-            query = query.where(t.host_token.c.host == host)
-        return sorted(self._all(HostToken, query), key=attrgetter("created_at", "id"))
+    def token_of(self, token_id: str) -> Token | None:
+        return next(iter(self._tokens(id=token_id)), None)
+
+    def tokens(self, host: str | None = None) -> list[Token]:
+        return sorted(self._tokens(host=host), key=attrgetter("created_at", "id"))
+
+    def _tokens(self, **wanted: str | None) -> list[Token]:
+        """Tokens whose columns have these values.
+
+        Those of hosts are looked for in both tables, and what the older one says of a token holds: a replica of the
+        version before makes and revokes them there alone. See `docs/adr/0016-access.md`.
+        """
+        query = sa.select(t.token).where(*(t.token.c[name] == value for name, value in wanted.items()))
+        found = {token.id: token for token in self._all(Token, query)}
+        if wanted.get("host", "") is None:
+            return list(found.values())
+        older = sa.select(t.host_token).where(*(t.host_token.c[name] == value for name, value in wanted.items()))
+        for row in self._connection.execute(older):
+            known = found.get(row.id) or Token(
+                id=row.id, name=row.host, role=Role.HOST, host=row.host, digest=row.digest, created_at=row.created_at
+            )
+            found[row.id] = replace(known, revoked_at=row.revoked_at or known.revoked_at)
+        return list(found.values())
 
     def rollout(self, rollout_id: str) -> StoredRollout | None:
         found = self._all(StoredRollout, sa.select(t.rollout).where(t.rollout.c.id == rollout_id))

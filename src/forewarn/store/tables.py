@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic import ValidationError
 
+from forewarn.core.access import Role
 from forewarn.core.model import (
     Claim,
     EntryKind,
@@ -43,6 +44,7 @@ __all__ = [
     "metadata",
     "rollout",
     "scope",
+    "token",
     "vm",
 ]
 
@@ -345,6 +347,23 @@ host_token = sa.Table(
     _required("digest", sa.String, unique=True),
     _required("created_at", Moment),
     sa.Column("revoked_at", Moment),
+)
+
+token = sa.Table(
+    "token",
+    metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    _required("name", sa.String),
+    _required("role", Word(Role)),
+    _required("scopes", Names),
+    _required("vms", Names),
+    sa.Column("host", sa.String, index=True),
+    _required("digest", sa.String, unique=True),
+    _required("created_at", Moment),
+    _required("created_by", sa.String),
+    sa.Column("expires_at", Moment),
+    sa.Column("revoked_at", Moment),
+    comment="Bearer tokens. Those of hosts stand in host_token as well, as long as older replicas may serve.",
 )
 
 rollout = sa.Table(

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from forewarn.core.access import Role, Token
 from forewarn.core.decision import Changes, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -16,7 +17,6 @@ from forewarn.core.model import (
     Event,
     EventType,
     Host,
-    HostToken,
     MaintenanceState,
     Scope,
     VirtualMachine,
@@ -280,8 +280,11 @@ class SqlTransaction(SqlReader):
     def keep_clock(self, kind: str) -> None:
         self._upsert(t.meta, [{"key": "clock", "value": kind}])
 
-    def keep_host_token(self, token: HostToken) -> None:
-        self._upsert(t.host_token, [to_row(token)])
+    def keep_token(self, token: Token) -> None:
+        row = to_row(token)
+        self._upsert(t.token, [row])
+        if token.role is Role.HOST:  # for replicas of the version before; see `SqlReader._tokens`
+            self._upsert(t.host_token, [{column.name: row[column.name] for column in t.host_token.columns}])
 
     def keep_rollout(self, rollout: StoredRollout) -> None:
         self._upsert(t.rollout, [to_row(rollout)])
@@ -308,6 +311,7 @@ class SqlTransaction(SqlReader):
                 sa.delete(t.ledger).where(t.ledger.c.maintenance_id.in_(piece))
             ).rowcount
         if len(ids) < limit:
+            self._forget_tokens(ended_before)
             entries += self._prune_loose(ended_before, 10 * limit)
         return Forgotten(maintenances=len(ids), entries=entries)
 
@@ -336,6 +340,11 @@ class SqlTransaction(SqlReader):
         elif mark is None or mark < until:
             self._upsert(t.meta, [{"key": _CLAIMS_WHOLE, "value": until.isoformat()}])
         return len(found)
+
+    def _forget_tokens(self, before: datetime) -> None:
+        for table in (t.token, t.host_token):
+            self._connection.execute(sa.delete(table).where(table.c.revoked_at < before))
+        self._connection.execute(sa.delete(t.token).where(t.token.c.expires_at < before))
 
     def _upsert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
         if not rows:

@@ -402,7 +402,7 @@ class VmOut(_Out):
     """A VM."""
 
     name: str
-    host: str
+    host: str | None = Field(description="Null for a tenant, who is not told.")
     scope: str | None
     scope_kind: str
     fault_domain: int
@@ -415,11 +415,11 @@ class VmOut(_Out):
     incarnation: int | None = Field(description="Of the document it sees now; null while not enabled.")
 
     @classmethod
-    def of(cls, vm: VirtualMachine, scope: Scope | None, incarnation: int | None) -> VmOut:
+    def of(cls, vm: VirtualMachine, scope: Scope | None, incarnation: int | None, *, has_host: bool = True) -> VmOut:
         """From the model."""
         return cls(
             name=vm.name,
-            host=vm.host,
+            host=vm.host if has_host else None,
             scope=vm.scope,
             scope_kind=scope.kind.value if scope is not None else "standalone",
             fault_domain=vm.fault_domain,

@@ -22,6 +22,7 @@ VERBS = {
     "inventory": "apply from-libvirt follow-libvirt show",
     "vm": "list show history restart redeploy reimage evict delete update-model",
     "host": "list fail create-token tokens revoke-token predict-failure",
+    "token": "create list revoke whoami",
     "maintenance": "schedule list show cancel start complete impact defer extend",
     "rollout": "start list show pause resume abort",
     "event": "list approve",

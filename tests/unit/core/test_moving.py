@@ -220,7 +220,7 @@ def test_more_time_is_given_as_often_and_as_much_as_the_policy_says() -> None:
     [
         (None, minutes(1), InvalidRequest, "say for which scope"),
         ("db", minutes(1), Conflict, "the policy of db grants no extension"),
-        ("bank", minutes(1), InvalidRequest, "'bank' is not told of maintenance .*: expected one of db, web"),
+        ("bank", minutes(1), InvalidRequest, "'bank' is not told of maintenance .*: name a scope"),
         ("web", timedelta(0), InvalidRequest, "is no more time"),
         ("web", -minutes(1), InvalidRequest, "is no more time"),
     ],

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0004"
-down_revision = "0002"
+down_revision = "0003"
 
 _PIECE = 500
 _COMMENT = "Which VMs, scopes and hosts a maintenance touches or has touched; while it is active, it holds them."

@@ -1,0 +1,151 @@
+"""Who may call what: a row for each route, and the one place that looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+
+from forewarn.clock import uptime_s
+from forewarn.core.access import Principal, Role
+from forewarn.errors import Forbidden, TooManyFailures, Unauthorized
+
+if TYPE_CHECKING:
+    from forewarn.control.context import Context
+
+__all__ = ["ROUTES", "admit", "caller_of", "check_routes", "source_address"]
+
+_OPERATOR = frozenset({Role.OPERATOR})
+_READS = _OPERATOR | {Role.READ_ONLY}
+_TENANT = _OPERATOR | {Role.TENANT}
+_TENANT_READS = _READS | {Role.TENANT}
+_HOST = _OPERATOR | {Role.HOST}
+_ALL = frozenset(Role)
+
+ROUTES: Mapping[str, frozenset[Role]] = {
+    # Whoever it is
+    "GET /healthz": _ALL,
+    "GET /readyz": _ALL,
+    "GET /metrics": _READS,
+    "GET /v1/whoami": _ALL,
+    # Tokens
+    "GET /v1/tokens": _READS,
+    "POST /v1/tokens": _OPERATOR,
+    "DELETE /v1/tokens/{token_id}": _OPERATOR,
+    # What happens to VMs
+    "GET /v1/maintenance": _TENANT_READS,
+    "POST /v1/maintenance": _OPERATOR,
+    "POST /v1/maintenance/plan": _READS,
+    "GET /v1/maintenance/{maintenance_id}": _TENANT_READS,
+    "POST /v1/maintenance/{maintenance_id}/cancel": _TENANT,
+    "POST /v1/maintenance/{maintenance_id}/defer": _TENANT,
+    "POST /v1/maintenance/{maintenance_id}/extend": _TENANT,
+    "POST /v1/maintenance/{maintenance_id}/start": _OPERATOR,
+    "POST /v1/maintenance/{maintenance_id}/complete": _OPERATOR,
+    "POST /v1/maintenance/{maintenance_id}/impact": _OPERATOR,
+    "GET /v1/events": _TENANT_READS,
+    "POST /v1/events/approve": _TENANT,
+    "GET /v1/ledger": _TENANT_READS,
+    "GET /v1/watch": _TENANT_READS,
+    "GET /v1/requests": _TENANT_READS,
+    # VMs
+    "GET /v1/vms": _TENANT_READS,
+    "GET /v1/vms/{name}": _TENANT_READS,
+    "GET /v1/vms/{name}/history": _TENANT_READS,
+    "DELETE /v1/vms/{name}": _TENANT,
+    "POST /v1/vms/{name}/restart": _TENANT,
+    "POST /v1/vms/{name}/redeploy": _TENANT,
+    "POST /v1/vms/{name}/reimage": _TENANT,
+    "POST /v1/vms/{name}/evict": _OPERATOR,
+    "POST /v1/vms/{name}/update-model": _OPERATOR,
+    # Rollouts
+    "GET /v1/rollouts": _READS,
+    "POST /v1/rollouts": _OPERATOR,
+    "POST /v1/rollouts/plan": _READS,
+    "GET /v1/rollouts/{rollout_id}": _READS,
+    "GET /v1/rollouts/{rollout_id}/hosts": _READS,
+    "POST /v1/rollouts/{rollout_id}/pause": _OPERATOR,
+    "POST /v1/rollouts/{rollout_id}/resume": _OPERATOR,
+    "POST /v1/rollouts/{rollout_id}/abort": _OPERATOR,
+    # Hosts
+    "GET /v1/hosts": _READS,
+    "PUT /v1/hosts/{name}/vms": _OPERATOR,
+    "POST /v1/hosts/{name}/fail": _OPERATOR,
+    "POST /v1/hosts/{name}/predict-failure": _OPERATOR,
+    "GET /v1/hosts/{name}/watch": _HOST | _READS,
+    "POST /v1/hosts/{name}/approvals": _HOST,
+    "POST /v1/hosts/{name}/requests": _HOST,
+    "GET /v1/hosts/{name}/tokens": _READS,
+    "POST /v1/hosts/{name}/tokens": _OPERATOR,
+    "DELETE /v1/hosts/{name}/tokens/{token_id}": _OPERATOR,
+    # The service
+    "GET /v1/inventory": _READS,
+    "PUT /v1/inventory": _OPERATOR,
+    "GET /v1/clock": _TENANT_READS,
+    "POST /v1/clock/advance": _OPERATOR,
+    "GET /v1/faults": _READS,
+    "POST /v1/faults": _OPERATOR,
+    "DELETE /v1/faults": _OPERATOR,
+    "DELETE /v1/faults/{fault_id}": _OPERATOR,
+}
+"""Which roles may call which route; the health routes ask nobody on loopback.
+
+What a role is shown there, and which objects exist for it, is up to the route.
+"""
+
+
+def check_routes(routes: Iterable[object]) -> None:
+    """See that every route has a row, and every row a route.
+
+    Raises:
+        LookupError: A bug: one has none, so nobody has decided who may call it.
+    """
+    found = {
+        f"{method} {route.path}"
+        for route in routes
+        if isinstance(route, APIRoute)
+        for method in sorted(route.methods or ())
+    }
+    for what, names in (("no row", found - ROUTES.keys()), ("no route", ROUTES.keys() - found)):
+        if names:
+            msg = f"the table of roles has {what} for {', '.join(sorted(names))}"
+            raise LookupError(msg)
+
+
+async def admit(context: Context, request: Request) -> Principal:
+    """Who calls, if they may call this route.
+
+    Raises:
+        Unauthorized: Nobody knows who it is.
+        TooManyFailures: The same, and not for the first time in this minute.
+        Forbidden: Their role may not, or they have none.
+    """
+    try:
+        header = request.headers.get("authorization")
+        caller = await context.tokens.principal(header, context.engine.token, context.clock.now())
+    except Unauthorized as error:
+        wait_s = context.refusals.fail(source_address(request), uptime_s())
+        if wait_s is None:
+            raise
+        # Only now: a valid token is taken, whoever else behind the same address sends wrong ones.
+        msg = f"{error.message}; too many calls without a valid token came from {source_address(request)}"
+        raise TooManyFailures(msg, retry_after_s=max(1, round(wait_s))) from error
+    request.state.caller = caller
+    path = request.scope["route"].path
+    if caller.role not in ROUTES[f"{request.method} {path}"]:
+        msg = f"{caller.actor} may not do this: it is not for the role {caller.role}"
+        raise Forbidden(msg, role=caller.role.value)
+    return caller
+
+
+def caller_of(request: Request) -> Principal | None:
+    """Who calls, as far as that is known by now."""
+    found: Principal | None = getattr(request.state, "caller", None)
+    return found
+
+
+def source_address(request: Request) -> str:
+    """Where the connection comes from."""
+    return request.client.host if request.client is not None else ""

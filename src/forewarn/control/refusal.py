@@ -1,0 +1,104 @@
+"""Tells the ledger of refused calls, beside the answers: who is refused does not wait for the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from http import HTTPStatus
+
+import structlog
+from fastapi import Request
+
+from forewarn.clock import Clock, uptime_s
+from forewarn.control.access import caller_of, source_address
+from forewarn.core.model import Entry, EntryKind
+from forewarn.engine import Engine
+from forewarn.errors import ForewarnError
+from forewarn.refusals import Refusals
+
+__all__ = ["REFUSED", "RefusalLog"]
+
+REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+"""Statuses of refusals; and `TooManyFailures`, whose status others have, too."""
+
+_log = structlog.get_logger("forewarn.control")
+
+_WAITING_MAX = 1000
+_PATH_LENGTH_MAX = 200
+_REASON_LENGTH_MAX = 500
+
+
+class RefusalLog:
+    """What the ledger is yet to be told.
+
+    Args:
+        engine: Writes it down.
+        refusals: Decides what is told, and what is summed up.
+        clock: The time of the entries.
+    """
+
+    def __init__(self, engine: Engine, refusals: Refusals, clock: Clock) -> None:
+        self._engine = engine
+        self._refusals = refusals
+        self._clock = clock
+        self._waiting: deque[Entry] = deque(maxlen=_WAITING_MAX)
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    def note(self, request: Request, error: ForewarnError) -> None:
+        """A call was refused."""
+        caller = caller_of(request)
+        path = _plain(request.url.path)[:_PATH_LENGTH_MAX]
+        entry = Entry(
+            kind=EntryKind.REFUSED,
+            at=self._clock.now(),
+            actor="unknown" if caller is None else caller.actor,
+            source_address=source_address(request) or None,
+            reason=_plain(f"{request.method} {path}: {error.message}")[:_REASON_LENGTH_MAX],
+        )
+        told = self._refusals.refuse(entry, uptime_s())
+        if told is not None:
+            self._waiting.append(told)
+        self._wake.set()
+        if (self._task is None or self._task.done()) and not self._is_stopping:
+            self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Write down what there is; the service stops."""
+        self._is_stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+        self._waiting.extend(self._refusals.sums(self._clock.now(), uptime_s(), is_end=True))
+        await self._write()
+
+    async def _run(self) -> None:
+        while not self._is_stopping:
+            self._wake.clear()
+            self._waiting.extend(self._refusals.sums(self._clock.now(), uptime_s()))
+            await self._write()
+            due_s = self._refusals.next_sum_s()
+            if due_s is None and not self._waiting:
+                return
+            timeout_s = None if due_s is None else max(0.0, due_s - uptime_s())
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _write(self) -> None:
+        entries = list(self._waiting)
+        self._waiting.clear()
+        if not entries:
+            return
+        try:
+            await self._engine.note_refused(entries)
+        except ForewarnError as error:
+            _log.warning("refused calls could not be written down", count=len(entries), error=error.message)
+
+
+def _plain(text: str) -> str:
+    """Printable ASCII: the path is a stranger's, and a database may not take all of it."""
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)

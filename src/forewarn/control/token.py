@@ -1,0 +1,60 @@
+"""`/v1/tokens` and `/v1/whoami`: tokens of people and programs, and who asks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from forewarn.control.context import Actor, Caller, ContextOf
+from forewarn.control.maintenance import number
+from forewarn.errors import InvalidRequest, LimitExceeded
+from forewarn.tokens import TokenRequest
+from forewarn.wire.access import AccessTokenIn, AccessTokenOut, PrincipalOut
+from forewarn.wire.control import PageOut
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1", tags=["token"])
+
+
+@router.get("/whoami")
+async def whoami(caller: Caller) -> PrincipalOut:
+    """Who asks, with which role, and what they own."""
+    return PrincipalOut.of(caller)
+
+
+@router.post("/tokens", status_code=201)
+async def create(context: ContextOf, actor: Actor, body: AccessTokenIn) -> AccessTokenOut:
+    """Make a token; it is shown this once."""
+    count = len(body.scopes) + len(body.vms)
+    if count > context.token_names_max:
+        msg = f"{count} scopes and VMs are named: the limit is {context.token_names_max} (token_names_max)"
+        raise LimitExceeded(msg)
+    lasts = context.token_lifetime if body.expires_in_s is None else timedelta(seconds=body.expires_in_s)
+    if lasts > context.token_lifetime_max:
+        msg = f"a token may last {context.token_lifetime_max.days} days at most (token_lifetime_max)"
+        raise InvalidRequest(msg)
+    wanted = TokenRequest(name=body.name, role=body.role, scopes=tuple(body.scopes), vms=tuple(body.vms), lasts=lasts)
+    token, word = await context.engine.create_token(wanted, actor=actor)
+    return AccessTokenOut.of(token, word)
+
+
+@router.get("/tokens")
+async def list_tokens(
+    context: ContextOf,
+    after: Annotated[str | None, Query(max_length=32, description="`next` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1)] = 100,
+) -> PageOut[AccessTokenOut]:
+    """Tokens of people and programs, oldest first, with those that are not taken any more."""
+    begin, size = number(after) or 0, min(limit, context.page_size_max)
+    found = await context.engine.read(lambda reader: reader.tokens())
+    shown = [AccessTokenOut.of(token) for token in found[begin : begin + size]]
+    return PageOut(items=shown, next=str(begin + size) if begin + size < len(found) else None)
+
+
+@router.delete("/tokens/{token_id}")
+async def revoke(context: ContextOf, actor: Actor, token_id: str) -> AccessTokenOut:
+    """From now on that token is not taken any more; a stream that began with it ends."""
+    return AccessTokenOut.of(await context.engine.revoke_token(token_id, actor=actor))

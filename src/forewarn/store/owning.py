@@ -1,0 +1,81 @@
+"""What belongs to a tenant, as conditions of queries: so a page is full, and what is foreign is not even read."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from forewarn.core.access import Owned
+from forewarn.core.model import ScopeKind
+from forewarn.core.selection import EVERYTHING, Selection
+from forewarn.store import tables as t
+
+__all__ = ["owned_entries", "owned_events", "owned_maintenances", "owned_vms"]
+
+_Condition = sa.ColumnElement[bool]
+
+
+def owned_vms(owned: Owned) -> _Condition:
+    """Of table `vm`: see `Owned.has_vm`."""
+    only_named = sa.select(t.scope.c.name).where(t.scope.c.kind == ScopeKind.STANDALONE)
+    is_alone = t.vm.c.scope.is_(None) | t.vm.c.scope.in_(only_named)
+    return t.vm.c.scope.in_(sorted(owned.scopes)) | (is_alone & t.vm.c.name.in_(sorted(owned.vms)))
+
+
+def _owned_claims(owned: Owned) -> _Condition:
+    """Of table `claim`: see `Owned.has_claim`."""
+    of_alone = t.claim.c.scope.is_(None) & t.claim.c.vm.in_(sorted(owned.vms))
+    return t.claim.c.scope.in_(sorted(owned.scopes)) | of_alone
+
+
+def _is_audience_of_claim(audience: sa.ColumnElement[str]) -> _Condition:
+    """Whether the audience is one that the claimed VM can belong to; see `audience_key`."""
+    return (audience == sa.literal("scope:") + t.claim.c.scope) | (audience == sa.literal("vm:") + t.claim.c.vm)
+
+
+def _at_place(selection: Selection) -> list[_Condition]:
+    """Of table `claim`: what is at the place that is asked for, which has to be the tenant's as well."""
+    c, s = t.claim.c, selection
+    return [column == name for column, name in ((c.vm, s.vm), (c.scope, s.scope), (c.host, s.host)) if name is not None]
+
+
+def owned_maintenances(owned: Owned, selection: Selection = EVERYTHING) -> _Condition:
+    """Of table `maintenance`: those that claim a VM of it, at the place that is asked for."""
+    claimed = sa.select(t.claim.c.maintenance_id).where(_owned_claims(owned), *_at_place(selection))
+    return t.maintenance.c.id.in_(claimed)
+
+
+def owned_events(owned: Owned) -> _Condition:
+    """Of table `event`: those about its VMs."""
+    about = sa.select(t.claim.c.vm).where(
+        t.claim.c.maintenance_id == t.event.c.maintenance_id,
+        _owned_claims(owned),
+        _is_audience_of_claim(t.event.c.audience),
+    )
+    return about.exists()
+
+
+def owned_entries(owned: Owned, selection: Selection = EVERYTHING, *, is_near: bool) -> _Condition:
+    """Of table `ledger`.
+
+    An entry of a maintenance belongs to a tenant by what that maintenance claimed, whoever owns the VM today. Where it
+    names an audience or a VM, that has to be the tenant's; where it names neither nor an event, it is about the
+    maintenance as a whole. Any other entry belongs by the inventory of today.
+
+    Args:
+        owned: What belongs to the tenant.
+        selection: What is asked for: where it names a place, the claim by which an entry belongs is at that place.
+        is_near: Look at each entry, of which there are few; otherwise all that belong to the tenant are found first.
+    """
+    c = t.ledger.c
+    is_whole = c.audience.is_(None) & c.event_id.is_(None) & (c.vm.is_(None) | (c.vm == t.claim.c.vm))
+    of_claim = sa.and_(_owned_claims(owned), _is_audience_of_claim(c.audience) | is_whole, *_at_place(selection))
+    names = sa.select(t.vm.c.name).where(owned_vms(owned))
+    keys = sa.select(sa.literal("vm:") + t.vm.c.name).where(owned_vms(owned))
+    scopes = [f"scope:{name}" for name in sorted(owned.scopes)]
+    by_inventory = [c.audience.in_(scopes), c.audience.in_(keys), c.vm.in_(names)]
+    if is_near:
+        claimed = sa.select(t.claim.c.vm).where(t.claim.c.maintenance_id == c.maintenance_id, of_claim)
+        return claimed.exists() | (c.maintenance_id.is_(None) & sa.or_(*by_inventory))
+    claimed = sa.select(c.sequence).join(t.claim, t.claim.c.maintenance_id == c.maintenance_id).where(of_claim)
+    others = [sa.select(c.sequence).where(c.maintenance_id.is_(None), term) for term in by_inventory]
+    return c.sequence.in_(sa.union(claimed, *others))

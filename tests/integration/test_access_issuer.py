@@ -1,0 +1,133 @@
+"""A real issuer in a process of its own: a login there, and what the control API makes of the token."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from tests.support.access import client_of
+from tests.support.control import error
+from tests.support.service import Running, eventually, running
+
+pytestmark = pytest.mark.slow
+CLIENT, BACK = "forewarn", "http://127.0.0.1:9/back"
+
+
+@contextmanager
+def provider(port: int) -> Iterator[str]:
+    """The issuer, answering at that port of loopback."""
+    url = f"http://localhost:{port}"
+    command = [sys.executable, "-m", "oidc_provider_mock", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert eventually(lambda: _answers(url), within_s=60)
+            yield url
+        finally:
+            process.kill()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/.well-known/openid-configuration", trust_env=False).is_success
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def apart(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service that takes tokens of that issuer, which need not be there yet."""
+    oidc = {
+        "issuer": f"http://localhost:{port}",
+        "audience": CLIENT,
+        "keys_pause": "0s",
+        "grants": [
+            {"claim": "groups", "value": "ops", "role": "operator"},
+            {"claim": "groups", "value": "web", "role": "tenant", "scopes": ["web"]},
+        ],
+    }
+    with running(tmp_path_factory.mktemp("apart"), oidc=oidc) as started:
+        yield started
+
+
+def login(url: str, name: str, groups: list[str], client: str = CLIENT) -> str:
+    """The token that a person gets who logs in: authorization code with PKCE."""
+    verifier = secrets.token_urlsafe(32)
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+    with httpx.Client(base_url=url, trust_env=False, timeout=20) as browser:
+        assert browser.put(f"/users/{name}", json={"groups": groups}).is_success
+        asked = {
+            "client_id": client,
+            "redirect_uri": BACK,
+            "response_type": "code",
+            "scope": "openid",
+            "nonce": "n",
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        back = browser.post("/oauth2/authorize", params=asked, data={"sub": name})
+        code = parse_qs(urlsplit(back.headers["location"]).query)["code"][0]
+        form = {"grant_type": "authorization_code", "code": code, "redirect_uri": BACK, "code_verifier": verifier}
+        answer = browser.post("/oauth2/token", data=form, auth=(client, "secret"))
+        assert answer.is_success, answer.text
+        return str(answer.json()["id_token"])
+
+
+def test_who_logs_in_is_known_by_the_grants(apart: Running, port: int, tmp_path: Path) -> None:
+    with provider(port) as url:
+        ann, bob, eve = login(url, "ann", ["ops"]), login(url, "bob", ["web"]), login(url, "eve", ["none"])
+        elsewhere = login(url, "ann", ["ops"], client="another")
+        with client_of(apart, ann) as client:
+            who = client.get("/v1/whoami").json()
+            assert (who["actor"], who["role"]) == ("operator:oidc/ann", "operator")
+            assert who["expires_at"] is not None
+            assert client.get("/v1/hosts").status_code == 200
+        with client_of(apart, bob) as client:
+            assert client.get("/v1/whoami").json()["scopes"] == ["web"]
+            assert {vm["name"] for vm in client.get("/v1/vms").json()["items"]} == {"Web_0", "Web_1", "Web_2"}
+            error(client.get("/v1/hosts"), 403, "forbidden")
+        with client_of(apart, eve) as client:
+            error(client.get("/v1/vms"), 403, "forbidden")
+        with client_of(apart, elsewhere) as client:
+            error(client.get("/v1/vms"), 401, "unauthorized")
+    with client_of(apart, bob) as client:
+        assert client.get("/v1/whoami").status_code == 200, "its keys are known while the issuer is away"
+    with provider(port) as url:
+        assert login(url, "bob", ["web"]) != bob
+        with client_of(apart, login(url, "bob", ["web"])) as client:
+            assert client.get("/v1/whoami").status_code == 200, "an issuer that begins anew has other keys"
+        with client_of(apart, bob) as client:
+            error(client.get("/v1/whoami"), 401, "unauthorized")
+    with apart.operator() as operator:
+        refused = [e for e in operator.get("/v1/ledger?limit=1000").json()["items"] if e["kind"] == "refused"]
+        assert all(token not in str(refused) for token in (ann, bob, eve, elsewhere))
+        assert any("oidc/eve is known" in entry["reason"] for entry in refused)
+
+
+def test_an_issuer_that_was_never_there_is_503_and_other_tokens_are_taken(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        grant = {"claim": "c", "value": "v", "role": "operator"}
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        with running(tmp_path, oidc={"issuer": url, "audience": "a", "grants": [grant]}) as service:
+            with client_of(service, "a.b.c") as client:
+                error(client.get("/v1/whoami"), 503, "issuer_unreachable")
+            with service.operator() as operator:
+                assert operator.get("/v1/whoami").json()["actor"] == "operator:local"
