@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from urllib.parse import quote
 
 from forewarn.core.model import Event, Maintenance, MaintenanceState
 from forewarn.core.outlook import Next, Outlook, Trouble, Vote
@@ -41,7 +42,7 @@ def tenant(audience: str) -> str:
 def tenant_path(audience: str) -> str:
     """Where the page on that scope or VM is."""
     kind, _, name = audience.partition(":")
-    return f"/{'scopes' if kind == 'scope' else 'vms'}/{name}"
+    return f"/{'scopes' if kind == 'scope' else 'vms'}/{quote(name, safe='')}"
 
 
 def listed(names: Iterable[str], most: int = _NAMES_MAX) -> str:
@@ -89,6 +90,8 @@ def _started(item: Item) -> str:
         return f"It starts when {_others(outlook)} over and {listed(missing)} approved, or its notice has passed"
     if outlook.behind:
         return f"It starts when {_others(outlook)} over"
+    if Trouble.LATE in outlook.troubles:
+        return "It should have started"
     if missing:
         verb = "approve" if len(missing) > 1 else "approves"
         return f"It starts as soon as {listed(missing)} {verb}, at the latest"
@@ -101,6 +104,8 @@ def _over(item: Item) -> str:
     if item.maintenance.attempts:
         often = item.maintenance.attempts
         return f"The actuator has failed {often} time{'' if often == 1 else 's'}, and is asked again"
+    if Trouble.OVERRUN in item.outlook.troubles:
+        return "It is under way, and should have been over"
     return "It is under way, and is expected to be over" if item.outlook.at else "It is under way, and ends by itself"
 
 

@@ -7,7 +7,7 @@ from forewarn.core.outlook import Trouble, outlook
 from forewarn.core.request import Request
 from forewarn.dashboard import words
 from forewarn.dashboard.board import Item
-from tests.support.world import World
+from tests.support.world import World, minutes
 from tests.unit.core.builders import availability_set, vm
 
 WEB_0 = vm("web-0", scope="web", fault_domain=0)
@@ -62,6 +62,8 @@ def test_it_says_what_becomes_of_one_under_way_and_of_one_that_is_over() -> None
     it = made.plan_one(Request(cause="host-maintenance", hosts=("host-1",), duration_s=60))
     made.force_start(it)
     assert words.next_words(item(made, it)) == "It is under way, and is expected to be over"
+    made.advance(minutes(4))
+    assert words.next_words(item(made, it)) == "It is under way, and should have been over"
     made.complete(it)
     assert words.next_words(item(made, it)) == "It is over"
     other = made.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
