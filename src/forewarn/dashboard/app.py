@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import parse_qsl, quote, urlencode
@@ -86,7 +87,7 @@ class _Dashboard:
         self._context = context
         self._boards = Boards(context)
         self._live = Live(context, self._boards)
-        self._sessions = Sessions()
+        self._sessions = Sessions(context.tokens.operator)
 
     def routes(self) -> list[Route]:
         found = [
@@ -164,10 +165,19 @@ class _Dashboard:
                 msg = "too many dashboards watch this service already"
                 raise InvalidRequest(msg)
             key = f"{visit.actor}\n{_address(visit.request)}"
-            pieces = self._live.watch(key, lambda: self._content(visit, make, is_whole=False))
+            watched = self._live.watch(key, lambda: self._content(visit, make, is_whole=False))
+            pieces = self._while_logged_in(visit, watched)
             return StreamingResponse(pieces, media_type="text/event-stream", headers=_HEADERS)
 
         return stream
+
+    async def _while_logged_in(self, visit: _Visit, pieces: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+        """A stream ends with the session that it was opened in; each piece, and each sign of life, is an occasion."""
+        async with aclosing(pieces):
+            async for piece in pieces:
+                if self._sessions.find(visit.request, self._context.clock.now()) is None:
+                    return
+                yield piece
 
     async def _content(self, visit: _Visit, make: Make, *, is_whole: bool = True) -> bytes:
         board = await self._boards.current()
@@ -301,12 +311,14 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def _address(request: Request) -> str:
-    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    # Starlette's URL holds the path decoded, so that a question mark in a name would end it.
+    return quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else "")
 
 
 def _inside(target: str) -> str:
     """A path of ours, whatever was asked for."""
-    return target if target.startswith("/") and not target.startswith(("//", "/\\")) else "/"
+    is_ours = target.startswith("/") and not target.startswith(("//", "/\\")) and target.isprintable()
+    return target if is_ours else "/"
 
 
 def _back(path: str) -> Response:

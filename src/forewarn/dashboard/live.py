@@ -8,7 +8,7 @@ thousand dashboards take a part of the machine and never all of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 from forewarn.clock import uptime_s
@@ -56,7 +56,7 @@ class Live:
         """Whether nobody more can watch."""
         return sum(shown.watchers for shown in self._shown.values()) >= _WATCHES_MAX
 
-    async def watch(self, key: str, make: Callable[[], Awaitable[bytes]]) -> AsyncIterator[bytes]:
+    async def watch(self, key: str, make: Callable[[], Awaitable[bytes]]) -> AsyncGenerator[bytes]:
         """Server-sent events with the live part of a page, each time that it differs from the last.
 
         Args:
@@ -73,7 +73,7 @@ class Live:
             if not shown.watchers:
                 self._shown.pop(key, None)
 
-    async def _pieces(self, shown: _Shown) -> AsyncIterator[bytes]:
+    async def _pieces(self, shown: _Shown) -> AsyncGenerator[bytes]:
         sent = b""
         sent_s = uptime_s()
         yield b"retry: 1000\n\n"

@@ -1,15 +1,18 @@
 """Who looks at the dashboard: a session begins with a token and is known by a cookie from then on.
 
-The cookie is a random word, of which only the digest is kept. A browser sends it to this address only, never from
-another site's page (``SameSite=Strict``), and no script can read it.
+A browser sends the cookie to this address only, never from another site's page (``SameSite=Strict``), and no script can
+read it.
 """
 
 from __future__ import annotations
 
+import base64
+import hmac
 import ipaddress
+import json
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -22,6 +25,9 @@ __all__ = ["Session", "Sessions", "check_origin"]
 
 _LASTS = timedelta(hours=12)
 _MOST = 10_000
+"""Sessions that were ended by hand and are remembered."""
+
+_SEAL_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +44,24 @@ class Session:
 
 
 class Sessions:
-    """The sessions of this process; the oldest goes when there are too many."""
+    """The sessions of all who have logged in.
 
-    def __init__(self) -> None:
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+    All of a session stands in its cookie, under a seal. So it outlives a restart, and holds at every replica with the
+    same operator's token; whoever replaces that token ends all sessions. Who has logged out is remembered in this
+    process only: the browser has forgotten its cookie by then.
+
+    Args:
+        secret: The operator's token.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._key = hmac.digest(secret.encode(), b"forewarn dashboard session", "sha256")
+        self._ended: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, actor: str, now: datetime, request: Request, response: Response) -> None:
         """Begin one, and hand the browser its cookie."""
-        word = new_token()
-        self._sessions[digest(word)] = Session(actor=actor, until=now + _LASTS)
-        while len(self._sessions) > _MOST:
-            self._sessions.popitem(last=False)
+        content = json.dumps([actor, (now + _LASTS).timestamp(), new_token()]).encode()
+        word = base64.urlsafe_b64encode(self._seal(content) + content).decode()
         is_secure = request.url.scheme == "https"
         seconds = int(_LASTS.total_seconds())
         response.set_cookie(
@@ -58,15 +71,34 @@ class Sessions:
     def find(self, request: Request, now: datetime) -> Session | None:
         """The session of whoever sends this, if it is still good."""
         word = request.cookies.get(_name(request))
-        found = None if word is None else self._sessions.get(digest(word))
-        return found if found is not None and found.until > now else None
+        content = None if word is None else self._opened(word)
+        if content is None or digest(content.decode()) in self._ended:
+            return None
+        actor, until_s, _ = json.loads(content)
+        found = Session(actor=actor, until=datetime.fromtimestamp(until_s, UTC))
+        return found if found.until > now else None
 
     def end(self, request: Request, response: Response) -> None:
         """Forget it, here and in the browser."""
         word = request.cookies.get(_name(request))
-        if word is not None:
-            self._sessions.pop(digest(word), None)
+        content = None if word is None else self._opened(word)
+        if content is not None:
+            self._ended[digest(content.decode())] = None
+            while len(self._ended) > _MOST:
+                self._ended.popitem(last=False)
         response.delete_cookie(_name(request), path="/")
+
+    def _seal(self, content: bytes) -> bytes:
+        return hmac.digest(self._key, content, "sha256")
+
+    def _opened(self, word: str) -> bytes | None:
+        """What stands in a cookie that we have sealed."""
+        try:
+            sealed = base64.b64decode(word, altchars=b"-_", validate=True)
+        except ValueError:
+            return None
+        seal, content = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
+        return content if hmac.compare_digest(seal, self._seal(content)) else None
 
 
 def _name(request: Request) -> str:
