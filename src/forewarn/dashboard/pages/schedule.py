@@ -17,6 +17,7 @@ from forewarn.wire.control import MaintenanceIn
 
 __all__ = ["read_form", "schedule", "schedule_preview"]
 
+_SPAN_LENGTH_MAX = 40
 FIELDS = ("hosts", "vms", "type", "source", "description", "duration", "notice", "not_before", "force", "reason", "key")
 
 
@@ -81,6 +82,9 @@ def _span(form: Mapping[str, str], name: str) -> float | None:
         return None
     if text == "unknown":
         return -1.0
+    if len(text) > _SPAN_LENGTH_MAX:
+        msg = f"{name}: a span of time is expected, for example 90s, 15m, 24h or 7d"
+        raise InvalidRequest(msg)
     try:
         return parse_span(text).total_seconds()
     except ValueError as error:
