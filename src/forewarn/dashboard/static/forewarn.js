@@ -7,6 +7,12 @@
   let frozenAt = meta === null ? Date.now() : Date.parse(meta.content);
   const now = () => (isVirtual ? frozenAt : Date.now() + offset);
 
+  // Virtual time comes with what is live: it moves when somebody advances it.
+  function thaw() {
+    const instant = document.getElementById("instant");
+    if (instant !== null) frozenAt = Date.parse(instant.value);
+  }
+
   // Countdowns
 
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
@@ -64,7 +70,6 @@
     if (source.textContent === drawn) return;
     drawn = source.textContent;
     const data = JSON.parse(drawn);
-    if (isVirtual) frozenAt = Date.parse(data.now);
     if (data.bars.length === 0 && timeline === null) return;
     if (timeline === null) start(place, data);
     fit(rows, data.rows);
@@ -132,7 +137,7 @@
   document.addEventListener("htmx:sse:close", (event) => {
     if (event.detail?.reason === "ended") lost(true);
   });
-  document.addEventListener("htmx:after:swap", () => { if (isGone) lost(false); tick(); draw(); });
+  document.addEventListener("htmx:after:swap", () => { if (isGone) lost(false); thaw(); tick(); draw(); });
 
   document.addEventListener("submit", (event) => {
     const question = event.target.querySelector("button.danger");
