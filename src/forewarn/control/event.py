@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
+from forewarn.control import commands
 from forewarn.control.context import Caller, ContextOf
 from forewarn.control.maintenance import number
 from forewarn.control.selected import SelectionOf
-from forewarn.core.approval import Approver
 from forewarn.core.lifecycle import EVENT_STATUS
 from forewarn.core.model import ACTIVE_STATES, EventStatus, MaintenanceState
 from forewarn.core.selection import takes_event
@@ -77,19 +77,8 @@ async def approve(context: ContextOf, caller: Caller, body: ApprovalIn, response
 
     Those that can be are approved, even when others are unknown or left to others by a policy.
     """
-    wanted = list(dict.fromkeys(event_id.upper() for event_id in body.event_ids))
-    outcomes: dict[str, str] = {}
-    owned = caller.owned
-    if owned is not None:  # what is foreign gets no further than what never was
-        known = await context.engine.read(lambda reader: reader.owned_events(wanted, owned))
-        outcomes = dict.fromkeys((i for i in wanted if i not in known), "unknown")
-    while len(outcomes) < len(wanted):
-        left = [i for i in wanted if i not in outcomes]
-        result = await context.engine.approve(left, Approver(actor=caller.actor))
-        # With one that cannot be approved none was: the others are tried again.
-        outcomes |= dict.fromkeys(result.unknown, "unknown") | dict.fromkeys(result.refused, "refused")
-        outcomes |= dict.fromkeys(result.approved, "approved") | dict.fromkeys(result.unchanged, "unchanged")
-    items = [ApprovalOut(event_id=i, status=_STATUSES.get(outcomes[i], 200), outcome=outcomes[i]) for i in wanted]
+    outcomes = await commands.approve(context, caller, body.event_ids)
+    items = [ApprovalOut(event_id=i, status=_STATUSES.get(o, 200), outcome=o) for i, o in outcomes.items()]
     statuses = {item.status for item in items}
     response.status_code = _MULTI_STATUS if len(statuses) > 1 else statuses.pop()
     return ApprovalsOut(items=items)

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from forewarn.control import commands
 from forewarn.control.context import (
     Actor,
     Caller,
     Context,
     ContextOf,
     IdempotencyKey,
-    missing,
     reader_maintenances,
     show,
     show_all,
 )
 from forewarn.control.selected import SelectionOf
-from forewarn.core.access import FILE_OPERATOR, Owned, Principal, Role
+from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.model import Maintenance, MaintenanceState
-from forewarn.core.selection import Selection
-from forewarn.errors import Forbidden, InvalidRequest, LimitExceeded, QuietHoursConflict
+from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.store.contract import Reader
 from forewarn.wire.control import (
     DeferralIn,
@@ -112,33 +109,8 @@ async def cancel(
 ) -> MaintenanceOut:
     """Take back a queued or scheduled maintenance; a tenant, what a tenant asked for."""
     reason = None if body is None else body.reason
-    if caller.owned is not None:
-        await _check_asked_by_tenant(context, caller, maintenance_id)
-    changed = await context.engine.cancel(maintenance_id, actor=caller.actor, reason=reason, key=key)
+    changed = await commands.cancel(context, caller, maintenance_id, reason=reason, key=key)
     return await _shown(context, changed, caller)
-
-
-async def _check_asked_by_tenant(context: Context, caller: Principal, maintenance_id: str) -> None:
-    """See that it is for the caller's VMs alone, and that who asked for it was a tenant, who then owned them.
-
-    Raises:
-        NotFound: It is for none of them.
-        Forbidden: It is the platform's.
-    """
-
-    def read(reader: Reader) -> tuple[Maintenance | None, bool]:
-        found = reader.maintenance(maintenance_id, caller.owned)
-        if found is None:
-            return None, False
-        first = reader.entries(selection=Selection(maintenance_id=maintenance_id), limit=1).items
-        return found, any(entry.actor.startswith(f"{Role.TENANT}:") for entry in first)
-
-    found, is_asked_by_tenant = await context.engine.read(read)
-    if found is None:
-        raise missing(maintenance_id, "maintenance")
-    if not (is_asked_by_tenant and caller.owns_all(found)):
-        msg = f"maintenance {maintenance_id!r} was not asked for by a tenant: only an operator may cancel it"
-        raise Forbidden(msg, id=maintenance_id)
 
 
 @router.post("/{maintenance_id}/start")
@@ -154,12 +126,9 @@ async def defer(
     context: ContextOf, caller: Caller, key: IdempotencyKey, maintenance_id: str, body: DeferralIn
 ) -> MaintenanceOut:
     """Put a scheduled maintenance to a later moment, up to its latest start."""
-    if caller.owned is not None:
-        await _own_names(context, caller.owned, maintenance_id)
-    with _told_to(caller):
-        changed = await context.engine.defer(
-            maintenance_id, actor=caller.actor, not_before=body.not_before, by=body.by, reason=body.reason, key=key
-        )
+    changed = await commands.defer(
+        context, caller, maintenance_id, not_before=body.not_before, by=body.by, reason=body.reason, key=key
+    )
     return await _shown(context, changed, caller)
 
 
@@ -168,52 +137,10 @@ async def extend(
     context: ContextOf, caller: Caller, key: IdempotencyKey, maintenance_id: str, body: MoreTimeIn
 ) -> MaintenanceOut:
     """Give who prepares for a scheduled maintenance a little more time, as its policy grants."""
-    tenant = body.scope
-    if caller.owned is not None:
-        tenant = _own_name(tenant, await _own_names(context, caller.owned, maintenance_id), maintenance_id)
-    with _told_to(caller):
-        changed = await context.engine.extend(
-            maintenance_id, body.by, actor=caller.actor, tenant=tenant, reason=body.reason, key=key
-        )
+    changed = await commands.extend(
+        context, caller, maintenance_id, body.by, tenant=body.scope, reason=body.reason, key=key
+    )
     return await _shown(context, changed, caller)
-
-
-async def _own_names(context: Context, owned: Owned, maintenance_id: str) -> list[str]:
-    """Names of the tenant's scopes and lone VMs that a maintenance hits.
-
-    Raises:
-        NotFound: It hits none of them.
-    """
-    found = await context.engine.read(lambda reader: reader.maintenance(maintenance_id, owned))
-    if found is None:
-        raise missing(maintenance_id, "maintenance")
-    return sorted({claim.scope or claim.vm for claim in owned.claims(found)})
-
-
-def _own_name(named: str | None, names: list[str], maintenance_id: str) -> str:
-    """For which of its names a tenant asks.
-
-    Raises:
-        InvalidRequest: For none of its own, or it does not say.
-    """
-    if named is None and len(names) == 1:
-        return names[0]
-    if named is None or named not in names:
-        msg = f"maintenance {maintenance_id} is for {', '.join(names)} of yours: say which"
-        raise InvalidRequest(msg, id=maintenance_id)
-    return named
-
-
-@contextmanager
-def _told_to(caller: Principal) -> Iterator[None]:
-    """Whose quiet hours are in the way is not told to a tenant: they may be a neighbour's."""
-    try:
-        yield
-    except QuietHoursConflict:
-        if caller.owned is None:
-            raise
-        msg = "every moment that is left is in the quiet hours of somebody whom it hits: it stays where it is"
-        raise QuietHoursConflict(msg) from None
 
 
 @router.post("/{maintenance_id}/complete")
