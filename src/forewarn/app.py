@@ -130,6 +130,7 @@ class Service:
             token_lifetime=settings.token_lifetime,
             token_lifetime_max=settings.token_lifetime_max,
             token_names_max=settings.token_names_max,
+            session_lifetime=settings.session_lifetime,
             has_faults=settings.fault_injection,
             may_run_commands=settings.health_commands,
         )

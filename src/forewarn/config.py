@@ -93,6 +93,10 @@ class Oidc(BaseModel):
         keys_pause: Least time between two tries to fetch them.
         timeout: For one try.
         ca_certificate: Who vouches for the issuer's certificate, PEM; None: whom this system trusts.
+        client_id: As which the issuer knows the dashboard; empty: nobody can log in there with a browser.
+        client_secret_file: File with the secret of that client; None: it is public, and has none.
+        scope: What the dashboard asks the issuer for.
+        dashboard_url: Where browsers find the dashboard; empty: at the address that they ask for.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -106,6 +110,34 @@ class Oidc(BaseModel):
     keys_pause: Span = Field(timedelta(seconds=30), **_seconds(3600))
     timeout: Span = Field(timedelta(seconds=5), ge=timedelta(milliseconds=100), le=timedelta(minutes=1))
     ca_certificate: Path | None = None
+    client_id: Annotated[str, Field(max_length=200)] = ""
+    client_secret_file: Path | None = None
+    scope: Annotated[str, Field(max_length=1000)] = "openid profile"
+    dashboard_url: Annotated[str, Field(max_length=1000)] = ""
+
+    def client_secret(self) -> str | None:
+        """The secret of the client, read anew each time: it may be replaced while the service runs.
+
+        Raises:
+            ConfigError: The file cannot be read.
+        """
+        if self.client_secret_file is None:
+            return None
+        try:
+            return self.client_secret_file.read_text().strip()
+        except (OSError, UnicodeError) as error:
+            msg = f"cannot read {self.client_secret_file} (oidc.client_secret_file): {error}"
+            raise ConfigError(msg) from error
+
+    @field_validator("dashboard_url")
+    @classmethod
+    def _is_ours(cls, url: str) -> str:
+        """A code that is sent in the clear can be read on its way."""
+        parts = urlsplit(url)
+        if url and not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback_name(parts.hostname or ""))):
+            msg = f"{url!r} is expected to be like https://forewarn.example.com"
+            raise ValueError(msg)
+        return url
 
     @field_validator("issuer")
     @classmethod
@@ -154,6 +186,9 @@ class Settings(BaseSettings):
         timedelta(days=90), ge=timedelta(minutes=1), description="Of a token that is made without a time of its own."
     )
     token_lifetime_max: Span = Field(timedelta(days=366), ge=timedelta(minutes=1), description="Longest of a token.")
+    session_lifetime: Span = Field(
+        timedelta(hours=12), ge=timedelta(minutes=1), le=timedelta(days=30), description="Of a log-in to the dashboard."
+    )
     tokens_max: int = Field(1000, ge=1, le=100_000, description="Tokens of people and programs at a time.")
     token_names_max: int = Field(1000, ge=1, le=10_000, description="Scopes and VMs of one tenant's token.")
     auth_failures_max: int = Field(

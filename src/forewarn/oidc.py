@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -37,7 +37,7 @@ _NAMES_MAX = 1000
 _DOTS_OF_A_JWT = 2
 _STALE = timedelta(days=1)
 _NEVER = datetime.min.replace(tzinfo=UTC)
-_OK = 200
+_OK, _REFUSED, _UNKNOWN = 200, 400, 401
 
 
 class Issuer:
@@ -54,6 +54,7 @@ class Issuer:
     def __init__(self, settings: Oidc, transport: httpx.AsyncBaseTransport | None = None) -> None:
         try:
             import joserfc  # noqa: F401, PLC0415 - only where there is an issuer
+            import oauthlib  # noqa: F401, PLC0415 - as above
         except ModuleNotFoundError as error:
             msg = f"an issuer needs a library ({error.name} is missing): pip install 'forewarn[oidc]'"
             raise ConfigError(msg) from error
@@ -150,6 +151,31 @@ class Issuer:
         await self._keys_at(now)
         return self._document
 
+    async def place(self, name: str, now: datetime) -> str:
+        """Where the issuer says that something of it is, such as its ``token_endpoint``.
+
+        Raises:
+            IssuerUnreachable: It says no such thing, or nothing at all, or names a place that is not safe.
+        """
+        return _checked(str((await self.document(now)).get(name, "")), name)
+
+    async def send(self, url: str, body: str, auth: tuple[str, str] | None) -> dict[str, Any]:
+        """Send a form to the issuer.
+
+        Args:
+            url: A place of the issuer.
+            body: The form.
+            auth: Who we are, for HTTP's basic scheme; None: the form says it.
+
+        Returns:
+            The JSON object that it answers, also where it refuses.
+
+        Raises:
+            IssuerUnreachable: It does not answer like that.
+        """
+        headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
+        return await self._ask("POST", url, {_OK, _REFUSED, _UNKNOWN}, content=body, headers=headers, auth=auth)
+
     async def _keys_at(self, now: datetime, *, is_one_missing: bool = False) -> KeySet:
         """Its keys; fetched, if they are old or one is missing, and the last try was long enough ago."""
         async with self._lock:
@@ -176,7 +202,7 @@ class Issuer:
             named = str(document.get("issuer"))[:200]
             msg = f"{issuer} says that it is {named!r}: write the setting oidc.issuer as it does"
             raise IssuerUnreachable(msg)
-        found = (await self._get(_checked(str(document.get("jwks_uri", ""))))).get("keys")
+        found = (await self._get(_checked(str(document.get("jwks_uri", "")), "keys"))).get("keys")
         try:
             keys = [key for key in list(found or [])[:_KEYS_MAX] if _can_verify(key)]
             made = KeySet.import_key_set({"keys": keys})
@@ -187,6 +213,16 @@ class Issuer:
         return made
 
     async def _get(self, url: str) -> dict[str, Any]:
+        return await self._ask("GET", url, {_OK})
+
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        statuses: Collection[int],
+        **more: Any,  # noqa: ANN401 - those of httpx
+    ) -> dict[str, Any]:
+        """The JSON object that stands in an answer of one of those statuses."""
         import httpx  # noqa: PLC0415 - only where there is an issuer
 
         host = urlsplit(url).hostname or ""
@@ -200,7 +236,7 @@ class Issuer:
                     verify=self._trust,
                 ) as client,
                 asyncio.timeout(self.settings.timeout.total_seconds()),
-                client.stream("GET", url) as response,
+                client.stream(method, url, **more) as response,
             ):
                 async for piece in response.aiter_bytes():
                     body += piece
@@ -208,7 +244,7 @@ class Issuer:
                         msg = f"{url} answers with more than {_ANSWER_SIZE_BYTES_MAX} bytes"
                         raise IssuerUnreachable(msg)
                 status = response.status_code
-            content = json.loads(body) if status == _OK else None
+            content = json.loads(body) if status in statuses else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError, ValueError) as error:
             msg = f"the issuer does not answer: {url}: {_words(error)}"
             raise IssuerUnreachable(msg) from error
@@ -228,12 +264,12 @@ def _trust(settings: Oidc) -> ssl.SSLContext | bool:
         raise ConfigError(msg) from error
 
 
-def _checked(url: str) -> str:
-    """Raises IssuerUnreachable unless the URL is one to fetch keys from: whoever is in between must not change them."""
+def _checked(url: str, name: str) -> str:
+    """Raises IssuerUnreachable unless the URL is one to trust: whoever is in between must not read or change it."""
     parts = urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and is_loopback_name(parts.hostname or "")):
         return url
-    msg = f"the issuer has its keys at {url[:200]!r}: https is expected"
+    msg = f"the issuer has its {name} at {url[:200]!r}: https is expected"
     raise IssuerUnreachable(msg)
 
 

@@ -155,9 +155,13 @@ class TokenCommands(Committer):
         """The token of that digest."""
         return await self.read(lambda reader: reader.token(token_digest))
 
+    async def token_of(self, token_id: str) -> Token | None:
+        """The token of that id."""
+        return await self.read(lambda reader: reader.token_of(token_id))
+
     async def is_token_taken(self, token_id: str, now: datetime) -> bool:
         """Whether the token of that id is neither revoked nor expired."""
-        token = await self.read(lambda reader: reader.token_of(token_id))
+        token = await self.token_of(token_id)
         return token is not None and token.is_taken(now)
 
     async def note_refused(self, entries: Iterable[Entry]) -> None:

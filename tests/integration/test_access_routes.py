@@ -23,6 +23,7 @@ EXPECTED = {
     "GET /v1/tokens": "or",
     "POST /v1/tokens": "o",
     "DELETE /v1/tokens/{token_id}": "o",
+    "POST /v1/login-links": "otr",
     "GET /v1/maintenance": "otr",
     "POST /v1/maintenance": "o",
     "POST /v1/maintenance/plan": "or",

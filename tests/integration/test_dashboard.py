@@ -9,32 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
 from forewarn.dashboard.app import PAGES
+from tests.support.pages import Browser, text_of
 from tests.support.processes import wait_for
 from tests.support.service import Running, Vm, running
 from tests.support.wire import approval, get, post
-
-HTML = "text/html; charset=utf-8"
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(tmp_path_factory.mktemp("dashboard")) as made:
         yield made
-
-
-class Browser(httpx.Client):
-    """What a browser does: keeps cookies, follows redirects, says where a form comes from."""
-
-    def __init__(self, service: Running) -> None:
-        self.origin = service.service.control_url
-        super().__init__(base_url=self.origin, follow_redirects=True, trust_env=False, timeout=20)
-
-    def send_form(self, path: str, **fields: str) -> httpx.Response:
-        return self.post(path, data=fields, headers={"origin": self.origin, "sec-fetch-site": "same-origin"})
 
 
 @pytest.fixture
@@ -63,12 +50,6 @@ def schedule(service: Running, vm: Vm, **more: object) -> dict[str, object]:
         assert answer.status_code == 201, answer.text
         made: dict[str, object] = answer.json()["items"][0]
         return made
-
-
-def text_of(answer: httpx.Response) -> str:
-    """The words of a page."""
-    assert answer.headers["content-type"] == HTML, answer.text
-    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.text)))
 
 
 # Logging in

@@ -94,5 +94,5 @@ def test_a_token_of_a_host_declares_nothing(api: httpx.Client) -> None:
     headers = {"authorization": f"Bearer {token}"}
     body = {"vms": [{"name": "web-1", "host": "host-1"}]}
     answer = httpx.put(f"{api.base_url}/v1/hosts/host-1/vms", json=body, headers=headers, trust_env=False)
-    error(answer, 401, "unauthorized")
+    error(answer, 403, "forbidden")
     assert vms(api)["web-1"]["host"] == "host-2"

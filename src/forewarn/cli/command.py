@@ -31,6 +31,8 @@ _SERVER_LIBRARIES = frozenset(
         "alembic",
         "fastapi",
         "httptools",
+        "itsdangerous",
+        "jinja2",
         "sqlalchemy",
         "starlette",
         "structlog",

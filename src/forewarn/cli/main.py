@@ -21,6 +21,7 @@ from forewarn.cli.command import BROKEN_PIPE
 from forewarn.cli.completion import ASKED, add_completion, answer
 from forewarn.cli.config import add_config
 from forewarn.cli.conformance import add_conformance
+from forewarn.cli.dashboard import add_dashboard
 from forewarn.cli.database import add_database
 from forewarn.cli.endpoint import add_endpoint
 from forewarn.cli.event import add_event
@@ -69,6 +70,7 @@ _ADDERS = (
     add_rollout,
     add_event,
     add_ledger,
+    add_dashboard,
     add_clock,
     add_try,
     add_scenario,

@@ -15,7 +15,7 @@ from forewarn.errors import Forbidden, TooManyFailures, Unauthorized
 if TYPE_CHECKING:
     from forewarn.control.context import Context
 
-__all__ = ["ROUTES", "admit", "caller_of", "check_routes", "source_address"]
+__all__ = ["ROUTES", "admit", "caller_of", "check_routes", "identify", "source_address"]
 
 _OPERATOR = frozenset({Role.OPERATOR})
 _READS = _OPERATOR | {Role.READ_ONLY}
@@ -34,6 +34,7 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "GET /v1/tokens": _READS,
     "POST /v1/tokens": _OPERATOR,
     "DELETE /v1/tokens/{token_id}": _OPERATOR,
+    "POST /v1/login-links": _TENANT_READS,
     # What happens to VMs
     "GET /v1/maintenance": _TENANT_READS,
     "POST /v1/maintenance": _OPERATOR,
@@ -122,8 +123,23 @@ async def admit(context: Context, request: Request) -> Principal:
         TooManyFailures: The same, and not for the first time in this minute.
         Forbidden: Their role may not, or they have none.
     """
+    caller = await identify(context, request, request.headers.get("authorization"))
+    path = request.scope["route"].path
+    if caller.role not in ROUTES[f"{request.method} {path}"]:
+        msg = f"{caller.actor} may not do this: it is not for the role {caller.role}"
+        raise Forbidden(msg, role=caller.role.value)
+    return caller
+
+
+async def identify(context: Context, request: Request, header: str | None) -> Principal:
+    """Who sends that ``Authorization``.
+
+    Raises:
+        Unauthorized: Nobody knows who it is.
+        TooManyFailures: The same, and not for the first time in this minute.
+        Forbidden: An issuer knows them, and no grant is for them.
+    """
     try:
-        header = request.headers.get("authorization")
         caller = await context.tokens.principal(header, context.engine.token, context.clock.now())
     except Unauthorized as error:
         wait_s = context.refusals.fail(source_address(request), uptime_s())
@@ -133,10 +149,6 @@ async def admit(context: Context, request: Request) -> Principal:
         msg = f"{error.message}; too many calls without a valid token came from {source_address(request)}"
         raise TooManyFailures(msg, retry_after_s=max(1, round(wait_s))) from error
     request.state.caller = caller
-    path = request.scope["route"].path
-    if caller.role not in ROUTES[f"{request.method} {path}"]:
-        msg = f"{caller.actor} may not do this: it is not for the role {caller.role}"
-        raise Forbidden(msg, role=caller.role.value)
     return caller
 
 

@@ -26,6 +26,7 @@ from forewarn.control import (
     host,
     inventory,
     ledger,
+    login,
     maintenance,
     request,
     rollout,
@@ -57,6 +58,7 @@ _ROUTERS = (
     fault,
     request,
     token,
+    login,
     health,
 )
 _ERRORS: dict[int | str, dict[str, Any]] = {

@@ -63,6 +63,7 @@ class Context:
         refused: Tells the ledger of them.
         token_lifetime, token_lifetime_max: Of a token of a person: unless it is said, and at most.
         token_names_max: Scopes and VMs of a token.
+        session_lifetime: Of a log-in to the dashboard.
         is_stopping: Set when the service stops; streams end.
         changed: Set, and replaced, at each change of the ledger: a hint for streams.
     """
@@ -81,6 +82,7 @@ class Context:
     token_lifetime: timedelta = timedelta(days=90)
     token_lifetime_max: timedelta = timedelta(days=366)
     token_names_max: int = 1000
+    session_lifetime: timedelta = timedelta(hours=12)
     has_faults: bool = False
     may_run_commands: bool = False
     body_size_bytes_max: int = 1 << 20

@@ -5,15 +5,15 @@ Nothing is decided here. It says what `settlement` and the scheduler are going t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from forewarn.core.conflicts import excludes, is_held
 from forewarn.core.model import Event, Maintenance, MaintenanceState
 
-__all__ = ["Missing", "Next", "Outlook", "Trouble", "Vote", "outlook"]
+__all__ = ["Missing", "Next", "Outlook", "Trouble", "Vote", "outlook", "seen_by"]
 
 LATE_AFTER = timedelta(seconds=30)
 """So long after its moment a step counts as late; the scheduler needs a second at most."""
@@ -75,6 +75,7 @@ class Outlook:
         votes: Approvals that are waited for; with all of them it starts at once.
         behind: Ids of the maintenances that have to be over first.
         troubles: What somebody should look at, worst first.
+        has_others: Whether somebody or something is waited for that is not named here; see `seen_by`.
     """
 
     next: Next
@@ -82,6 +83,7 @@ class Outlook:
     votes: tuple[Vote, ...] = ()
     behind: tuple[str, ...] = ()
     troubles: tuple[Trouble, ...] = ()
+    has_others: bool = False
 
 
 def outlook(
@@ -155,3 +157,23 @@ def _missing(maintenance: Maintenance, event: Event, asked: datetime | None, now
     is_unseen = (asked is None or asked < announced) and now - announced > UNSEEN_AFTER
     why = Missing.NEVER_SEEN if is_unseen else Missing.NOT_APPROVED
     return Vote(event_id=event.id, audience=event.audience, why=why)
+
+
+def seen_by(found: Outlook, event_ids: Collection[str], maintenance_ids: Collection[str]) -> Outlook:
+    """What of it may be told to somebody for whom only these events and maintenances exist.
+
+    Args:
+        found: The whole of it.
+        event_ids: What they may know of.
+        maintenance_ids: As above.
+    """
+    votes = tuple(vote for vote in found.votes if vote.event_id in event_ids)
+    behind = tuple(each for each in found.behind if each in maintenance_ids)
+    whose = {Trouble.UNAPPROVED: bool(votes), Trouble.UNSEEN: any(vote.why is Missing.NEVER_SEEN for vote in votes)}
+    return replace(
+        found,
+        votes=votes,
+        behind=behind,
+        troubles=tuple(each for each in found.troubles if whose.get(each, True)),
+        has_others=len(votes) < len(found.votes) or len(behind) < len(found.behind),
+    )

@@ -3,18 +3,167 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 
 from forewarn.commit import Key
+from forewarn.control import commands
+from forewarn.control.access import ROUTES
 from forewarn.control.context import Context
 from forewarn.core import rollout_commands
-from forewarn.core.approval import Approver
-from forewarn.errors import InvalidRequest, NotFound
+from forewarn.core.access import Principal
+from forewarn.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from forewarn.span import parse_span
 from forewarn.wire.control import MaintenanceIn
 
-__all__ = ["approve", "on_maintenance", "on_rollout", "schedule"]
+__all__ = ["approve", "check_may", "may", "on_maintenance", "on_rollout", "schedule"]
 
 _REASON_MAX = 1000
+_SPAN_LENGTH_MAX = 40
+
+_BUTTONS: Mapping[str, str] = {
+    "approve": "POST /v1/events/approve",
+    "cancel": "POST /v1/maintenance/{maintenance_id}/cancel",
+    "defer": "POST /v1/maintenance/{maintenance_id}/defer",
+    "extend": "POST /v1/maintenance/{maintenance_id}/extend",
+    "start": "POST /v1/maintenance/{maintenance_id}/start",
+    "complete": "POST /v1/maintenance/{maintenance_id}/complete",
+    "schedule": "POST /v1/maintenance",
+    "rollout": "POST /v1/rollouts/{rollout_id}/pause",
+}
+"""The route of the API beside each button: whoever may call that may press it."""
+
+
+def may(caller: Principal) -> set[str]:
+    """The buttons that somebody may press, as far as their role says."""
+    return {name for name, route in _BUTTONS.items() if caller.role in ROUTES[route]}
+
+
+def check_may(caller: Principal, name: str) -> None:
+    """See that somebody may press that button.
+
+    Raises:
+        Forbidden: Their role may not.
+    """
+    if name not in may(caller):
+        msg = f"{caller.actor} may not do this: it is not for the role {caller.role}"
+        raise Forbidden(msg, role=caller.role.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Press:
+    """Somebody presses a button of a maintenance."""
+
+    context: Context
+    caller: Principal
+    maintenance_id: str
+    form: Mapping[str, str]
+
+    def reason(self, verb: str = "") -> str | None:
+        return _reason(self.form, verb)
+
+
+async def _cancel(press: _Press) -> None:
+    await commands.cancel(press.context, press.caller, press.maintenance_id, reason=press.reason())
+
+
+async def _start(press: _Press) -> None:
+    reason = press.reason("start it now") or ""
+    await press.context.engine.start(press.maintenance_id, actor=press.caller.actor, reason=reason)
+
+
+async def _complete(press: _Press) -> None:
+    await press.context.engine.complete(press.maintenance_id, actor=press.caller.actor)
+
+
+async def _defer(press: _Press) -> None:
+    by = _span(press.form, "by")
+    await commands.defer(press.context, press.caller, press.maintenance_id, by=by, reason=press.reason())
+
+
+async def _extend(press: _Press) -> None:
+    by, tenant = _span(press.form, "by"), press.form.get("tenant") or None
+    await commands.extend(press.context, press.caller, press.maintenance_id, by, tenant=tenant, reason=press.reason())
+
+
+_VERBS: Mapping[str, Callable[[_Press], Awaitable[None]]] = {
+    "cancel": _cancel,
+    "start": _start,
+    "complete": _complete,
+    "defer": _defer,
+    "extend": _extend,
+}
+
+
+async def on_maintenance(
+    context: Context, verb: str, maintenance_id: str, form: Mapping[str, str], caller: Principal
+) -> None:
+    """Cancel, start, complete, defer or extend a maintenance.
+
+    Raises:
+        NotFound: There is no such verb, or no such maintenance for the caller.
+        Forbidden: The caller may not.
+        InvalidRequest: A start without a reason; a span that is none.
+        Conflict: Its state or its bounds do not allow it.
+    """
+    if verb not in _VERBS:
+        raise _no_verb(verb)
+    check_may(caller, verb)
+    await _VERBS[verb](_Press(context, caller, maintenance_id, form))
+
+
+async def approve(context: Context, event_id: str, caller: Principal) -> None:
+    """Approve an event for its VMs (X6).
+
+    Raises:
+        NotFound: There is none of that id for the caller.
+        Forbidden: The caller may not.
+        Conflict: A policy leaves it to others.
+    """
+    check_may(caller, "approve")
+    (outcome,) = (await commands.approve(context, caller, [event_id])).values()
+    if outcome == "unknown":
+        msg = f"event {event_id!r} does not exist"
+        raise NotFound(msg, id=event_id)
+    if outcome == "refused":
+        msg = f"the policy of those whom event {event_id!r} hits leaves its approval to others"
+        raise Conflict(msg, id=event_id)
+
+
+async def on_rollout(context: Context, verb: str, rollout_id: str, form: Mapping[str, str], caller: Principal) -> None:
+    """Pause, resume or abort a rollout.
+
+    Raises:
+        NotFound: There is no such verb, or no such rollout.
+        Forbidden: The caller may not.
+        Conflict: Its state does not allow it.
+    """
+    check_may(caller, "rollout")
+    reason = _reason(form)
+    changes = {
+        "pause": (lambda r, now: rollout_commands.pause(r, now, reason=reason), "paused"),
+        "resume": (lambda r, now: rollout_commands.resume(r, now, accept_health="accept" in form), "resumed"),
+        "abort": (lambda r, now: rollout_commands.abort(r, now, reason=reason), "aborted"),
+    }
+    if verb not in changes:
+        raise _no_verb(verb)
+    change, word = changes[verb]
+    await context.engine.change_rollout(rollout_id, change, word, actor=caller.actor)
+
+
+async def schedule(context: Context, wanted: MaintenanceIn, key: str, caller: Principal) -> list[str]:
+    """Schedule what the form says, once for each key: a form that is sent twice makes one maintenance.
+
+    Returns:
+        The ids.
+    """
+    check_may(caller, "schedule")
+    actor = caller.actor
+    content = f"{actor}\n{wanted.model_dump_json()}".encode()
+    once = Key(key=f"{actor}/form/{key[:100]}", fingerprint=hashlib.sha256(content).hexdigest()) if key else None
+    made = await context.engine.schedule(wanted.to_request(), actor=actor, key=once)
+    return [maintenance.id for maintenance in made]
 
 
 def _reason(form: Mapping[str, str], verb: str = "") -> str | None:
@@ -28,67 +177,15 @@ def _reason(form: Mapping[str, str], verb: str = "") -> str | None:
     return text or None
 
 
-async def on_maintenance(context: Context, verb: str, maintenance_id: str, form: Mapping[str, str], actor: str) -> None:
-    """Cancel, start or complete a maintenance.
-
-    Raises:
-        NotFound: There is no such verb, or no such maintenance.
-        InvalidRequest: A start without a reason.
-        Conflict: Its state does not allow it.
-    """
-    engine = context.engine
-    match verb:
-        case "cancel":
-            await engine.cancel(maintenance_id, actor=actor, reason=_reason(form))
-        case "start":
-            await engine.start(maintenance_id, actor=actor, reason=_reason(form, "start it now") or "")
-        case "complete":
-            await engine.complete(maintenance_id, actor=actor)
-        case _:
-            raise _no_verb(verb)
-
-
-async def approve(context: Context, event_id: str, actor: str) -> None:
-    """Approve an event for its VMs (X6).
-
-    Raises:
-        NotFound: There is none of that id.
-    """
-    approval = await context.engine.approve([event_id.upper()], Approver(actor=actor))
-    if approval.unknown:
-        msg = f"event {event_id!r} does not exist"
-        raise NotFound(msg, id=event_id)
-
-
-async def on_rollout(context: Context, verb: str, rollout_id: str, form: Mapping[str, str], actor: str) -> None:
-    """Pause, resume or abort a rollout.
-
-    Raises:
-        NotFound: There is no such verb, or no such rollout.
-        Conflict: Its state does not allow it.
-    """
-    reason = _reason(form)
-    changes = {
-        "pause": (lambda r, now: rollout_commands.pause(r, now, reason=reason), "paused"),
-        "resume": (lambda r, now: rollout_commands.resume(r, now, accept_health="accept" in form), "resumed"),
-        "abort": (lambda r, now: rollout_commands.abort(r, now, reason=reason), "aborted"),
-    }
-    if verb not in changes:
-        raise _no_verb(verb)
-    change, word = changes[verb]
-    await context.engine.change_rollout(rollout_id, change, word, actor=actor)
-
-
-async def schedule(context: Context, wanted: MaintenanceIn, key: str, actor: str) -> list[str]:
-    """Schedule what the form says, once for each key: a form that is sent twice makes one maintenance.
-
-    Returns:
-        The ids.
-    """
-    content = f"{actor}\n{wanted.model_dump_json()}".encode()
-    once = Key(key=f"{actor}/form/{key[:100]}", fingerprint=hashlib.sha256(content).hexdigest()) if key else None
-    made = await context.engine.schedule(wanted.to_request(), actor=actor, key=once)
-    return [maintenance.id for maintenance in made]
+def _span(form: Mapping[str, str], name: str) -> timedelta:
+    text = form.get(name, "").strip()
+    try:
+        if 0 < len(text) <= _SPAN_LENGTH_MAX:
+            return parse_span(text)
+    except ValueError:
+        pass
+    msg = "say by how much, for example 30m, 2h or 1d"
+    raise InvalidRequest(msg)
 
 
 def _no_verb(verb: str) -> NotFound:

@@ -6,25 +6,28 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from forewarn.control.access import ROUTES, caller_of
 from forewarn.control.context import Context
-from forewarn.core.access import Role
+from forewarn.core.access import Principal, Role
 from forewarn.dashboard import act
-from forewarn.dashboard.board import Boards
+from forewarn.dashboard.board import Boards, seen_by
+from forewarn.dashboard.forms import read_form
 from forewarn.dashboard.live import Live
+from forewarn.dashboard.login import Login
 from forewarn.dashboard.page import Look, Make, Page
 from forewarn.dashboard.pages.host import host, hosts
 from forewarn.dashboard.pages.ledger import ledger
 from forewarn.dashboard.pages.maintenance import maintenance
 from forewarn.dashboard.pages.overview import overview
 from forewarn.dashboard.pages.rollout import rollout, rollouts
-from forewarn.dashboard.pages.schedule import read_form, schedule, schedule_preview
+from forewarn.dashboard.pages.schedule import read_request, schedule, schedule_preview
 from forewarn.dashboard.pages.scope import scope
 from forewarn.dashboard.pages.search import search
 from forewarn.dashboard.pages.vm import vm, vms
@@ -35,21 +38,30 @@ from forewarn.store.contract import Reader
 
 __all__ = ["PAGES", "add_dashboard"]
 
-PAGES: Mapping[str, Make] = {
-    "/": overview,
-    "/maintenance/{id}": maintenance,
-    "/hosts": hosts,
-    "/hosts/{name:path}": host,
-    "/scopes/{name:path}": scope,
-    "/vms": vms,
-    "/vms/{name:path}": vm,
-    "/rollouts": rollouts,
-    "/rollouts/{id}": rollout,
-    "/ledger": ledger,
-    "/search": search,
-    "/schedule": schedule,
+PAGES: Mapping[str, tuple[Make, str]] = {
+    "/": (overview, "GET /v1/maintenance"),
+    "/maintenance/{id}": (maintenance, "GET /v1/maintenance/{maintenance_id}"),
+    "/hosts": (hosts, "GET /v1/hosts"),
+    "/hosts/{name:path}": (host, "GET /v1/hosts"),
+    "/scopes/{name:path}": (scope, "GET /v1/maintenance"),
+    "/vms": (vms, "GET /v1/vms"),
+    "/vms/{name:path}": (vm, "GET /v1/vms/{name}"),
+    "/rollouts": (rollouts, "GET /v1/rollouts"),
+    "/rollouts/{id}": (rollout, "GET /v1/rollouts/{rollout_id}"),
+    "/ledger": (ledger, "GET /v1/ledger"),
+    "/search": (search, "GET /v1/vms"),
+    "/schedule": (schedule, "POST /v1/maintenance"),
 }
-"""Where each page is."""
+"""Where each page is, and which route of the API it stands beside: whoever may call that may look at it."""
+
+_NAVIGATION = (
+    ("Overview", "/"),
+    ("Schedule", "/schedule"),
+    ("Rollouts", "/rollouts"),
+    ("Hosts", "/hosts"),
+    ("VMs", "/vms"),
+    ("Ledger", "/ledger"),
+)
 
 _HEADERS = {
     "content-security-policy": (
@@ -79,7 +91,7 @@ class _Visit:
     """A request of somebody who has logged in."""
 
     request: Request
-    actor: str
+    caller: Principal
 
 
 class _Dashboard:
@@ -87,22 +99,22 @@ class _Dashboard:
         self._context = context
         self._boards = Boards(context)
         self._live = Live(context, self._boards)
-        self._sessions = Sessions(context.tokens.operator)
+        find_token = context.engine.token_of
+        self._sessions = Sessions(context.tokens.operator, context.session_lifetime, find_token)
+        self._login = Login(context, self._sessions, lambda request, title: self._around(request, title, None))
 
     def routes(self) -> list[Route]:
         found = [
-            Route("/login", self._guarded(self._login_page), methods=["GET"]),
-            Route("/login", self._guarded(self._login), methods=["POST"]),
-            Route("/logout", self._guarded(self._logout), methods=["POST"]),
+            *self._login.routes(self._guarded),
             Route("/static/{mark}/{name}", self._guarded(self._static), methods=["GET"]),
             Route("/schedule", self._for_sender(self._schedule), methods=["POST"]),
             Route("/maintenance/{id}/approve/{event}", self._for_sender(self._approve), methods=["POST"]),
             Route("/maintenance/{id}/{verb}", self._for_sender(self._act_on_maintenance), methods=["POST"]),
             Route("/rollouts/{id}/{verb}", self._for_sender(self._act_on_rollout), methods=["POST"]),
         ]
-        for path, make in PAGES.items():
-            found.append(Route(f"/live{path}", self._for_visitor(self._streamed(make)), methods=["GET"]))
-            found.append(Route(path, self._for_visitor(self._shown(make)), methods=["GET"]))
+        for path, (make, beside) in PAGES.items():
+            for at, answer in ((f"/live{path}", self._streamed(make)), (path, self._shown(make))):
+                found.append(Route(at, self._for_visitor(answer, ROUTES[beside]), methods=["GET"]))
         return found
 
     # Who may
@@ -117,20 +129,28 @@ class _Dashboard:
                     raise Forbidden(msg)
                 response = await answer(request)
             except ForewarnError as error:
-                response = self._failed(request, error)
+                if isinstance(error, Forbidden):
+                    self._context.refused.note(request, error)
+                response = await self._failed(request, error)
             for name, value in _HEADERS.items():
                 response.headers.setdefault(name, value)
             return response
 
         return guarded
 
-    def _for_visitor(self, answer: Callable[[_Visit], Awaitable[Response]]) -> Answer:
-        """Whoever has not logged in does so first."""
+    def _for_visitor(
+        self, answer: Callable[[_Visit], Awaitable[Response]], roles: frozenset[Role] = frozenset(Role)
+    ) -> Answer:
+        """Whoever has not logged in does so first; and who may not look here is told so."""
 
         async def visited(request: Request) -> Response:
-            session = self._sessions.find(request, self._context.clock.now())
+            session = await self._sessions.find(request, self._context.clock.now())
             if session is not None:
-                return await answer(_Visit(request, session.actor))
+                request.state.caller = session.caller
+                if session.caller.role not in roles:
+                    msg = f"{session.caller.actor} may not look at this: it is not for the role {session.caller.role}"
+                    raise Forbidden(msg, role=session.caller.role.value)
+                return await answer(_Visit(request, session.caller))
             if request.url.path.startswith("/live/"):
                 msg = "this session is over: log in again"
                 raise Unauthorized(msg)
@@ -145,9 +165,8 @@ class _Dashboard:
 
         return self._for_visitor(sent)
 
-    def _failed(self, request: Request, error: ForewarnError) -> Response:
-        session = self._sessions.find(request, self._context.clock.now())
-        values = self._around(request, "Not possible", session.actor if session else None)
+    async def _failed(self, request: Request, error: ForewarnError) -> Response:
+        values = self._around(request, "Not possible", caller_of(request))
         content = render("error.html", values | {"error": error, "status": error.status, "page_live": None})
         return Response(content, error.status, media_type="text/html; charset=utf-8")
 
@@ -164,7 +183,7 @@ class _Dashboard:
             if self._live.is_full:
                 msg = "too many dashboards watch this service already"
                 raise InvalidRequest(msg)
-            key = f"{visit.actor}\n{_address(visit.request)}"
+            key = (visit.caller, _address(visit.request))
             watched = self._live.watch(key, lambda: self._content(visit, make, is_whole=False))
             pieces = self._while_logged_in(visit, watched)
             return StreamingResponse(pieces, media_type="text/event-stream", headers=_HEADERS)
@@ -172,109 +191,86 @@ class _Dashboard:
         return stream
 
     async def _while_logged_in(self, visit: _Visit, pieces: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-        """A stream ends with the session that it was opened in; each piece, and each sign of life, is an occasion."""
+        """A stream ends with the session that it was opened in; each look is an occasion."""
         async with aclosing(pieces):
             async for piece in pieces:
-                if self._sessions.find(visit.request, self._context.clock.now()) is None:
+                if await self._sessions.find(visit.request, self._context.clock.now()) is None:
                     return
-                yield piece
+                if piece:
+                    yield piece
 
     async def _content(self, visit: _Visit, make: Make, *, is_whole: bool = True) -> bytes:
         board = await self._boards.current()
         request = visit.request
         address = _address(request).removeprefix("/live")
-        look = Look(
-            context=self._context,
-            board=board,
-            actor=visit.actor,
-            path=request.path_params,
-            params=request.query_params,
-            address=address,
-        )
 
         def work(reader: Reader) -> bytes:
+            look = Look(
+                context=self._context,
+                board=board,
+                seen=seen_by(visit.caller, reader, board, self._context.engine.feed.asked_at),
+                caller=visit.caller,
+                path=request.path_params,
+                params=request.query_params,
+                address=address,
+            )
             try:
                 page = make(reader, look)
             except NotFound as error:
                 if is_whole:
                     raise
                 page = Page(template="error.html", title="Gone", values={"error": error, "status": error.status})
-            values = {**self._around(request, page.title, visit.actor), **page.values}
+            values = {**self._around(request, page.title, visit.caller), **page.values}
             live = f"/live{address}" if page.is_live else None
             return render(page.template, values | {"page_live": live}, is_whole=is_whole)
 
         return await self._context.engine.read(work)
 
-    def _around(self, request: Request, title: str, actor: str | None) -> dict[str, object]:
+    def _around(self, request: Request, title: str, caller: Principal | None) -> dict[str, object]:
+        pages = [] if caller is None else [(n, at) for n, at in _NAVIGATION if caller.role in ROUTES[PAGES[at][1]]]
         return {
             "title": title,
-            "actor": actor,
+            "actor": None if caller is None else caller.actor,
+            "pages": pages,
+            "may": set() if caller is None else act.may(caller),
+            "has_hosts": caller is not None and caller.owned is None,
             "now": self._context.clock.now(),
             "is_virtual": self._context.clock.is_virtual,
             "path": request.url.path.removeprefix("/live") or "/",
             "search": request.query_params.get("q", "") if request.url.path == "/search" else "",
         }
 
-    # Logging in
-
-    async def _login_page(self, request: Request) -> Response:
-        values = self._around(request, "Log in", None) | {"next": _inside(request.query_params.get("next", "/"))}
-        return Response(render("login.html", values | {"page_live": None, "wrong": ""}), media_type="text/html")
-
-    async def _login(self, request: Request) -> Response:
-        check_origin(request)
-        form = await _form(request)
-        target = _inside(form.get("next", "/"))
-        try:
-            header = f"Bearer {form.get('token', '').strip() or '-'}"
-            now = self._context.clock.now()
-            caller = await self._context.tokens.principal(header, self._context.engine.token, now)
-        except Unauthorized:
-            caller = None
-        if caller is None or caller.role is not Role.OPERATOR:
-            wrong = "This token is not known here. The operator's token is in the service's state folder."
-            values = self._around(request, "Log in", None) | {"next": target, "wrong": wrong, "page_live": None}
-            return Response(render("login.html", values), HTTPStatus.UNAUTHORIZED, media_type="text/html")
-        response = RedirectResponse(target, HTTPStatus.SEE_OTHER)
-        self._sessions.begin(caller.actor, self._context.clock.now(), request, response)
-        return response
-
-    async def _logout(self, request: Request) -> Response:
-        check_origin(request)
-        response = RedirectResponse("/login", HTTPStatus.SEE_OTHER)
-        self._sessions.end(request, response)
-        return response
-
     # What buttons do
 
     async def _act_on_maintenance(self, visit: _Visit) -> Response:
         maintenance_id, verb = visit.request.path_params["id"], visit.request.path_params["verb"]
-        await act.on_maintenance(self._context, verb, maintenance_id, await _form(visit.request), visit.actor)
+        await act.on_maintenance(self._context, verb, maintenance_id, await read_form(visit.request), visit.caller)
         return _back(f"/maintenance/{quote(maintenance_id)}")
 
     async def _approve(self, visit: _Visit) -> Response:
         maintenance_id, event_id = visit.request.path_params["id"], visit.request.path_params["event"]
-        await act.approve(self._context, event_id, visit.actor)
+        await act.approve(self._context, event_id, visit.caller)
         return _back(f"/maintenance/{quote(maintenance_id)}")
 
     async def _act_on_rollout(self, visit: _Visit) -> Response:
         rollout_id, verb = visit.request.path_params["id"], visit.request.path_params["verb"]
-        await act.on_rollout(self._context, verb, rollout_id, await _form(visit.request), visit.actor)
+        await act.on_rollout(self._context, verb, rollout_id, await read_form(visit.request), visit.caller)
         return _back(f"/rollouts/{quote(rollout_id)}")
 
     async def _schedule(self, visit: _Visit) -> Response:
-        form = await _form(visit.request)
+        act.check_may(visit.caller, "schedule")
+        form = await read_form(visit.request)
         try:
-            wanted = read_form(form, self._context.request_vms_max)
+            wanted = read_request(form, self._context.request_vms_max)
             if form.get("step") == "send":
-                made = await act.schedule(self._context, wanted, form.get("key", ""), visit.actor)
+                made = await act.schedule(self._context, wanted, form.get("key", ""), visit.caller)
                 return _back(f"/maintenance/{quote(made[0])}" if len(made) == 1 else "/")
-            rehearsed = await self._context.engine.rehearse(wanted.to_request(), actor=visit.actor)
+            rehearsed = await self._context.engine.rehearse(wanted.to_request(), actor=visit.caller.actor)
         except ForewarnError as error:
             page, status = schedule_preview(form, None, error.message), error.status
         else:
             page, status = schedule_preview(form, rehearsed, ""), HTTPStatus.OK
-        values = {**self._around(visit.request, page.title, visit.actor), **page.values, "page_live": None}
+        values = {**self._around(visit.request, page.title, visit.caller), **page.values, "page_live": None}
         return Response(render(page.template, values), status, media_type="text/html; charset=utf-8")
 
     # Files
@@ -291,34 +287,9 @@ class _Dashboard:
         return Response(file.read_bytes(), media_type=kind, headers={"cache-control": cache})
 
 
-async def _form(request: Request) -> dict[str, str]:
-    """What a form says; of what is said twice, the last.
-
-    Raises:
-        InvalidRequest: It is not what forms send.
-    """
-    body = await request.body()
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    if body and kind != "application/x-www-form-urlencoded":
-        msg = "a form is expected (application/x-www-form-urlencoded)"
-        raise InvalidRequest(msg)
-    try:
-        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
-    except ValueError:
-        msg = "this form cannot be read"
-        raise InvalidRequest(msg) from None
-    return dict(pairs)
-
-
 def _address(request: Request) -> str:
     # Starlette's URL holds the path decoded, so that a question mark in a name would end it.
     return quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else "")
-
-
-def _inside(target: str) -> str:
-    """A path of ours, whatever was asked for."""
-    is_ours = target.startswith("/") and not target.startswith(("//", "/\\")) and target.isprintable()
-    return target if is_ours else "/"
 
 
 def _back(path: str) -> Response:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
 
 from forewarn.clock import Clock, uptime_s
 from forewarn.control.context import Context
+from forewarn.core import outlook as outlooks
+from forewarn.core.access import Owned, Principal
 from forewarn.core.model import ACTIVE_STATES, Event, Maintenance, MaintenanceState
 from forewarn.core.outlook import Outlook, Trouble, outlook
 from forewarn.store.contract import Reader
 
-__all__ = ["Board", "Boards", "Item", "item_of", "remembered", "take"]
+__all__ = ["Board", "Boards", "Item", "item_of", "remembered", "seen_by", "take"]
 
 _ACTIVE_MAX = 5000
 _ENDED_MAX = 40
@@ -67,7 +69,6 @@ class Board:
         at: When it was taken.
         items: The active ones, by what happens next.
         ended: Those that ended lately, newest first.
-        counts: How many maintenances there are in each state, of all that are remembered.
         is_complete: Whether `items` holds all that are active.
     """
 
@@ -75,7 +76,6 @@ class Board:
     at: datetime
     items: tuple[Item, ...]
     ended: tuple[Item, ...]
-    counts: Mapping[MaintenanceState, int]
     is_complete: bool
 
     @property
@@ -86,10 +86,16 @@ class Board:
         return sorted(found, key=lambda item: (order.index(item.outlook.troubles[0]), item.moment))
 
 
-def take(reader: Reader, asked_at: Callable[[str], datetime | None], now: datetime, number: int = 0) -> Board:
-    """Take everything down, in one view of the store."""
-    page = reader.maintenances(states=sorted(ACTIVE_STATES), limit=_ACTIVE_MAX)
-    over = reader.maintenances(states=sorted(set(MaintenanceState) - ACTIVE_STATES), limit=_ENDED_MAX)
+def take(
+    reader: Reader,
+    asked_at: Callable[[str], datetime | None],
+    now: datetime,
+    number: int = 0,
+    owned: Owned | None = None,
+) -> Board:
+    """Take everything down, in one view of the store; or what belongs to a tenant, with all that is said of it."""
+    page = reader.maintenances(states=sorted(ACTIVE_STATES), limit=_ACTIVE_MAX, owned=owned)
+    over = reader.maintenances(states=sorted(set(MaintenanceState) - ACTIVE_STATES), limit=_ENDED_MAX, owned=owned)
     ended = [m for m in over.items if m.ended_at is not None and now - m.ended_at < _ENDED_FOR]
     events = reader.events_of(m.id for m in (*page.items, *ended))
     near, asked_at = _Neighbours(page.items), remembered(reader, events, asked_at)
@@ -103,19 +109,48 @@ def take(reader: Reader, asked_at: Callable[[str], datetime | None], now: dateti
         at=now,
         items=tuple(sorted((item(m) for m in page.items), key=lambda each: each.moment)),
         ended=tuple(sorted((item(m) for m in ended), key=lambda each: each.moment, reverse=True)),
-        counts=reader.counts(),
         is_complete=page.next is None,
     )
 
 
-def item_of(
-    reader: Reader, board: Board, maintenance: Maintenance, asked_at: Callable[[str], datetime | None], now: datetime
+def seen_by(caller: Principal, reader: Reader, board: Board, asked_at: Callable[[str], datetime | None]) -> Board:
+    """The board as somebody may see it: for a tenant, what concerns its own VMs."""
+    owned = caller.owned
+    if owned is None:
+        return board
+    if not board.is_complete:  # there is too much for one board: its own may be among what was left out
+        board = take(reader, asked_at, board.at, board.number, owned)
+    known = {item.maintenance.id for item in board.items if owned.claims(item.maintenance)}
+    return replace(
+        board,
+        items=tuple(_shown(caller, item, known) for item in board.items if item.maintenance.id in known),
+        ended=tuple(_shown(caller, item, known) for item in board.ended if owned.claims(item.maintenance)),
+    )
+
+
+def _shown(caller: Principal, item: Item, known: set[str]) -> Item:
+    events = tuple(caller.shown_events(item.maintenance, item.events))
+    told = outlooks.seen_by(item.outlook, {event.id for event in events}, known)
+    return Item(caller.shown(item.maintenance), events, told)
+
+
+def item_of(  # noqa: PLR0913 - what is looked at, and who looks
+    reader: Reader,
+    board: Board,
+    maintenance: Maintenance,
+    asked_at: Callable[[str], datetime | None],
+    now: datetime,
+    caller: Principal,
 ) -> Item:
-    """One maintenance, read just now, with the others as the board has them."""
+    """One maintenance, read just now, with the others as the board has them, as somebody may see it."""
     found = reader.events_of([maintenance.id])
     events, asked_at = tuple(found.get(maintenance.id, ())), remembered(reader, found, asked_at)
     near = _Neighbours(item.maintenance for item in board.items)
-    return Item(maintenance, events, outlook(maintenance, events, near.of(maintenance), asked_at, now))
+    item = Item(maintenance, events, outlook(maintenance, events, near.of(maintenance), asked_at, now))
+    if caller.owned is None:
+        return item
+    owned = caller.owned
+    return _shown(caller, item, {each.maintenance.id for each in board.items if owned.claims(each.maintenance)})
 
 
 def remembered(

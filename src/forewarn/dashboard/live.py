@@ -8,7 +8,7 @@ thousand dashboards take a part of the machine and never all of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 
 from forewarn.clock import uptime_s
@@ -48,7 +48,7 @@ class Live:
     def __init__(self, context: Context, boards: Boards) -> None:
         self._context = context
         self._boards = boards
-        self._shown: dict[str, _Shown] = {}
+        self._shown: dict[Hashable, _Shown] = {}
         self._pause_s = _LEAST_S
 
     @property
@@ -56,8 +56,10 @@ class Live:
         """Whether nobody more can watch."""
         return sum(shown.watchers for shown in self._shown.values()) >= _WATCHES_MAX
 
-    async def watch(self, key: str, make: Callable[[], Awaitable[bytes]]) -> AsyncGenerator[bytes]:
+    async def watch(self, key: Hashable, make: Callable[[], Awaitable[bytes]]) -> AsyncGenerator[bytes]:
         """Server-sent events with the live part of a page, each time that it differs from the last.
+
+        A piece is empty where nothing is to be sent: an occasion to look whether somebody may still watch.
 
         Args:
             key: Who looks at what; those with the same key see the same.
@@ -86,6 +88,8 @@ class Live:
             elif uptime_s() - sent_s > _HEARTBEAT_S:
                 sent_s = uptime_s()
                 yield b": still here\n\n"
+            else:
+                yield b""
             await self._wait(changed)
 
     async def _wait(self, changed: asyncio.Event) -> None:

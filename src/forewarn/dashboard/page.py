@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from forewarn.control.context import Context
+from forewarn.core.access import Principal
 from forewarn.dashboard.board import Board
 from forewarn.store.contract import Reader
 
@@ -21,7 +22,8 @@ class Look:
     Attributes:
         context: The service.
         board: What is under way.
-        actor: Who looks.
+        seen: What of it the caller may see.
+        caller: Who looks.
         path: What the address says, by the names in the route.
         params: What the query says.
         address: Path and query, as the browser has them.
@@ -29,10 +31,16 @@ class Look:
 
     context: Context
     board: Board
-    actor: str
+    seen: Board
+    caller: Principal
     path: Mapping[str, str]
     params: Mapping[str, str]
     address: str
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether hosts are shown; to a tenant they are not."""
+        return self.caller.owned is None
 
     @property
     def now(self) -> datetime:

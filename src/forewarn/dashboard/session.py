@@ -1,4 +1,4 @@
-"""Who looks at the dashboard: a session begins with a token and is known by a cookie from then on.
+"""Who looks at the dashboard: a session begins with a log-in and is known by a cookie from then on.
 
 A browser sends the cookie to this address only, never from another site's page (``SameSite=Strict``), and no script can
 read it.
@@ -6,28 +6,37 @@ read it.
 
 from __future__ import annotations
 
-import base64
-import hmac
 import ipaddress
-import json
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from forewarn.clock import uptime_s
+from forewarn.core.access import Principal, Token
 from forewarn.errors import Forbidden
-from forewarn.secret import digest, new_token
+from forewarn.seal import Seal, moment_of, pack, unpack
 
-__all__ = ["Session", "Sessions", "check_origin"]
+__all__ = ["Session", "Sessions", "check_origin", "is_rebound"]
 
-_LASTS = timedelta(hours=12)
 _MOST = 10_000
-"""Sessions that were ended by hand and are remembered."""
+"""Sessions that were ended by hand and are remembered; and tokens that were looked up."""
 
-_SEAL_BYTES = 32
+_FRESH_S = 1.0
+"""So long a token counts as looked up: a stream of it need not ask the database for each piece."""
+
+_COOKIE_LENGTH_MAX = 3800
+"""Browsers keep no more than 4096 bytes of a cookie, its name and attributes among them."""
+
+T = TypeVar("T")
+
+FindToken = Callable[[str], Awaitable[Token | None]]
+"""Looks a token up by its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +44,11 @@ class Session:
     """Somebody who has logged in.
 
     Attributes:
-        actor: As the ledger names them.
+        caller: Who it is, and what they may.
         until: When it ends.
     """
 
-    actor: str
+    caller: Principal
     until: datetime
 
 
@@ -47,58 +56,79 @@ class Sessions:
     """The sessions of all who have logged in.
 
     All of a session stands in its cookie, under a seal. So it outlives a restart, and holds at every replica with the
-    same operator's token; whoever replaces that token ends all sessions. Who has logged out is remembered in this
-    process only: the browser has forgotten its cookie by then.
+    same operator's token; whoever replaces that token ends all sessions. One that began with a token of the table ends
+    when that token is revoked. Who has logged out is remembered in this process only: the browser has forgotten its
+    cookie by then.
 
     Args:
         secret: The operator's token.
+        lasts: How long a session lasts.
+        find_token: Looks a token up by its id.
     """
 
-    def __init__(self, secret: str) -> None:
-        self._key = hmac.digest(secret.encode(), b"forewarn dashboard session", "sha256")
+    def __init__(self, secret: str, lasts: timedelta, find_token: FindToken) -> None:
+        self._seal = Seal(secret, "session of the dashboard")
+        self._lasts = lasts
+        self._find_token = find_token
         self._ended: OrderedDict[str, None] = OrderedDict()
+        self._tokens: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
 
-    def begin(self, actor: str, now: datetime, request: Request, response: Response) -> None:
-        """Begin one, and hand the browser its cookie."""
-        content = json.dumps([actor, (now + _LASTS).timestamp(), new_token()]).encode()
-        word = base64.urlsafe_b64encode(self._seal(content) + content).decode()
+    def begin(self, caller: Principal, now: datetime, request: Request, response: Response) -> None:
+        """Begin one, and hand the browser its cookie.
+
+        Raises:
+            Forbidden: There is more to say of the caller than a cookie holds.
+        """
+        until = now + self._lasts
+        if caller.expires_at is not None:
+            until = min(until, caller.expires_at)
+        word = self._seal.close(pack(caller), until)
+        if len(word) > _COOKIE_LENGTH_MAX:
+            msg = f"{caller.actor} has too many scopes for a browser's cookie: log in with a token of Forewarn's own"
+            raise Forbidden(msg)
+        seconds = max(int((until - now).total_seconds()), 0)
         is_secure = request.url.scheme == "https"
-        seconds = int(_LASTS.total_seconds())
         response.set_cookie(
             _name(request), word, max_age=seconds, path="/", secure=is_secure, httponly=True, samesite="strict"
         )
 
-    def find(self, request: Request, now: datetime) -> Session | None:
+    async def find(self, request: Request, now: datetime) -> Session | None:
         """The session of whoever sends this, if it is still good."""
         word = request.cookies.get(_name(request))
-        content = None if word is None else self._opened(word)
-        if content is None or digest(content.decode()) in self._ended:
+        content = None if word is None else self._seal.open(word, now)
+        if content is None or content["nonce"] in self._ended:
             return None
-        actor, until_s, _ = json.loads(content)
-        found = Session(actor=actor, until=datetime.fromtimestamp(until_s, UTC))
-        return found if found.until > now else None
+        caller = await self._caller(content, now)
+        return None if caller is None else Session(caller=caller, until=moment_of(content))
 
-    def end(self, request: Request, response: Response) -> None:
+    def end(self, request: Request, response: Response, now: datetime) -> None:
         """Forget it, here and in the browser."""
         word = request.cookies.get(_name(request))
-        content = None if word is None else self._opened(word)
+        content = None if word is None else self._seal.open(word, now)
         if content is not None:
-            self._ended[digest(content.decode())] = None
-            while len(self._ended) > _MOST:
-                self._ended.popitem(last=False)
+            _remember(self._ended, content["nonce"], None)
         response.delete_cookie(_name(request), path="/")
 
-    def _seal(self, content: bytes) -> bytes:
-        return hmac.digest(self._key, content, "sha256")
+    async def _caller(self, content: Mapping[str, Any], now: datetime) -> Principal | None:
+        who = unpack(content)
+        if isinstance(who, Principal):
+            return who
+        token = await self._token(who)
+        return token.principal() if token is not None and token.is_taken(now) else None
 
-    def _opened(self, word: str) -> bytes | None:
-        """What stands in a cookie that we have sealed."""
-        try:
-            sealed = base64.b64decode(word, altchars=b"-_", validate=True)
-        except ValueError:
-            return None
-        seal, content = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
-        return content if hmac.compare_digest(seal, self._seal(content)) else None
+    async def _token(self, token_id: str) -> Token | None:
+        looked_s, token = self._tokens.get(token_id, (float("-inf"), None))
+        if uptime_s() - looked_s > _FRESH_S:
+            token = await self._find_token(token_id)
+            _remember(self._tokens, token_id, (uptime_s(), token))
+        return token
+
+
+def _remember(found: OrderedDict[str, T], key: str, value: T) -> None:
+    found[key] = value
+    found.move_to_end(key)
+    while len(found) > _MOST:
+        found.popitem(last=False)
 
 
 def _name(request: Request) -> str:

@@ -78,6 +78,8 @@ def next_words(item: Item) -> str:
 
 
 def _announced(item: Item) -> str:
+    if item.outlook.has_others:
+        return "It is announced when what comes first is over"
     if not item.outlook.behind:
         return "It is announced next"
     return f"It is announced when {_others(item.outlook)} over"
@@ -86,10 +88,12 @@ def _announced(item: Item) -> str:
 def _started(item: Item) -> str:
     outlook = item.outlook
     missing = waits_for(outlook.votes)
-    if outlook.behind and missing:
-        return f"It starts when {_others(outlook)} over and {listed(missing)} approved, or its notice has passed"
+    if outlook.has_others and Trouble.LATE not in outlook.troubles:
+        whom = f"{listed([*missing, 'others'])} have approved" if missing else "others have approved"
+        return f"It hits more than is shown here. It starts when {whom}, at the latest"
     if outlook.behind:
-        return f"It starts when {_others(outlook)} over"
+        approved = f" and {listed(missing)} approved, or its notice has passed" if missing else ""
+        return f"It starts when {_others(outlook)} over{approved}"
     if Trouble.LATE in outlook.troubles:
         return "It should have started"
     if missing:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from forewarn.core.access import Principal, Role, Token
 from forewarn.wire.control import Moment
 
-__all__ = ["AccessTokenIn", "AccessTokenOut", "PrincipalOut"]
+__all__ = ["AccessTokenIn", "AccessTokenOut", "LoginLinkOut", "PrincipalOut"]
 
 _LIFETIME_MAX_S = 100 * 366 * 86400
 _NAMES_MAX = 10_000
@@ -103,3 +103,11 @@ class PrincipalOut(BaseModel):
             token_id=principal.token_id,
             expires_at=principal.expires_at,
         )
+
+
+class LoginLinkOut(BaseModel):
+    """A link that logs a browser in, once."""
+
+    model_config = ConfigDict(frozen=True)
+    url: str = Field(description="To open in a browser: the first who presses its button is logged in as the caller.")
+    expires_at: Moment

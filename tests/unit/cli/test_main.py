@@ -27,6 +27,7 @@ VERBS = {
     "rollout": "start list show pause resume abort",
     "event": "list approve",
     "ledger": "",
+    "dashboard": "",
     "clock": "show advance",
     "try": "",
     "scenario": "list show play from-transcript",

@@ -16,7 +16,7 @@ def hosts(reader: Reader, look: Look) -> Page:
     after = look.params.get("after") or None
     found = reader.host_page(after, _ROWS + 1)
     names = list(found)
-    busy = {claim.host for item in look.board.items for claim in item.maintenance.claims}
+    busy = {claim.host for item in look.seen.items for claim in item.maintenance.claims}
     values = {
         "rows": [(name, len(found[name]), name in busy) for name in names[:_ROWS]],
         "next": names[_ROWS - 1] if len(names) > _ROWS else None,
@@ -36,7 +36,7 @@ def host(reader: Reader, look: Look) -> Page:
     if not vms and name not in reader.host_page(_before(name), 1):
         msg = f"host {name!r} does not exist"
         raise NotFound(msg, host=name)
-    items = [i for i in (*look.board.items, *look.board.ended) if any(c.host == name for c in i.maintenance.claims)]
+    items = [i for i in (*look.seen.items, *look.seen.ended) if any(c.host == name for c in i.maintenance.claims)]
     values = {"name": name, "vms": vms[:_ROWS], "vm_count": len(vms), "items": items}
     return Page(template="host.html", title=f"Host {name}", values=values)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from forewarn.core.access import Principal
 from forewarn.core.model import EntryKind
 from forewarn.core.selection import Selection
 from forewarn.dashboard.page import Look, Page
@@ -29,12 +30,18 @@ def ledger(reader: Reader, look: Look) -> Page:
     wrong, selection = "", Selection()
     try:
         selection = read_selection(given, look.now)
+        check_selection(given, look.caller)
     except InvalidRequest as error:
         wrong = error.message
     before = _number(look.params.get("before", ""))
-    page = None if wrong else reader.entries(limit=_ROWS, newest=True, before=before, selection=selection)
+    page = (
+        None
+        if wrong
+        else reader.entries(limit=_ROWS, newest=True, before=before, selection=selection, owned=look.caller.owned)
+    )
     values = {
-        "entries": [] if page is None else page.items[::-1],
+        "entries": [] if page is None else [look.caller.shown_entry(entry) for entry in page.items[::-1]],
+        "fields": [name for name in FIELDS if look.has_hosts or name not in HIDDEN],
         "next": None if page is None else page.next,
         "is_first": before is None,
         "given": given,
@@ -43,6 +50,22 @@ def ledger(reader: Reader, look: Look) -> Page:
         "wrong": wrong,
     }
     return Page(template="ledger.html", title="Ledger", values=values, is_live=before is None and not wrong)
+
+
+HIDDEN = ("host", "actor", "text")
+"""What a tenant may not search by: what is found would tell it what it is not shown."""
+
+
+def check_selection(given: Mapping[str, str], caller: Principal) -> None:
+    """See that a tenant asks for nothing that it is not shown.
+
+    Raises:
+        InvalidRequest: It does.
+    """
+    asked = [name for name in HIDDEN if given[name]]
+    if asked and caller.owned is not None:
+        msg = f"{caller.actor} cannot search by {', '.join(asked)}"
+        raise InvalidRequest(msg)
 
 
 def read_selection(given: Mapping[str, str], now: datetime) -> Selection:

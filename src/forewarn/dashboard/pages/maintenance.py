@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
+from forewarn.core.access import Principal, Role
+from forewarn.core.causes import CAUSES
 from forewarn.core.lifecycle import Trigger, allows, event_status
-from forewarn.core.model import EntryKind
+from forewarn.core.model import Entry, EntryKind, Maintenance, MaintenanceState
 from forewarn.core.selection import Selection
 from forewarn.dashboard import words
+from forewarn.dashboard.act import may
 from forewarn.dashboard.board import item_of, remembered
 from forewarn.dashboard.page import Look, Page
 from forewarn.errors import NotFound
@@ -17,6 +21,7 @@ __all__ = ["maintenance"]
 
 _ENTRIES_MAX = 500
 _VMS_MAX = 200
+_TENANTS_MAX = 50
 
 
 def maintenance(reader: Reader, look: Look) -> Page:
@@ -25,29 +30,59 @@ def maintenance(reader: Reader, look: Look) -> Page:
     Raises:
         NotFound: There is none of that id.
     """
-    found = reader.maintenance(look.path["id"])
+    caller = look.caller
+    found = reader.maintenance(look.path["id"], caller.owned)
     if found is None:
         msg = f"maintenance {look.path['id']!r} does not exist, or was forgotten"
         raise NotFound(msg, id=look.path["id"])
-    item = item_of(reader, look.board, found, look.asked_at, look.now)
-    entries = reader.entries(limit=_ENTRIES_MAX, selection=Selection(maintenance_id=found.id)).items
+    item = item_of(reader, look.board, found, look.asked_at, look.now, caller)
+    selection = Selection(maintenance_id=found.id)
+    written = reader.entries(limit=_ENTRIES_MAX, selection=selection, owned=caller.owned).items
+    entries = [caller.shown_entry(entry) for entry in written]
     asked_at = remembered(reader, {found.id: item.events}, look.asked_at)
-    measured = [entry.reason for entry in entries if entry.kind is EntryKind.IMPACT_MEASURED]
+    shown = item.maintenance
+    extensible = _extensible(reader, shown)
     hosts: dict[str, list[str]] = defaultdict(list)
-    for claim in found.claims[:_VMS_MAX]:
+    for claim in shown.claims[:_VMS_MAX]:
         hosts[claim.host].append(claim.vm)
-    missing = {vote.event_id: vote.why for vote in item.outlook.votes}
     values = {
         "item": item,
-        "m": found,
+        "m": shown,
         "entries": entries,
         "approvals": {entry.event_id: entry for entry in entries if entry.kind is EntryKind.APPROVED},
-        "measured": measured,
+        "measured": [entry.reason for entry in entries if entry.kind is EntryKind.IMPACT_MEASURED],
         "hosts": dict(hosts),
-        "more_vms": max(len(found.claims) - _VMS_MAX, 0),
+        "more_vms": max(len(shown.claims) - _VMS_MAX, 0),
         "status": {event.id: event_status(event, found) for event in item.events},
-        "missing": missing,
+        "missing": {vote.event_id: vote.why for vote in item.outlook.votes},
         "asked": {event.audience: asked_at(event.audience) for event in item.events},
-        "can": {trigger.value for trigger in Trigger if allows(found.state, trigger)},
+        "can": _possible(found, caller, written, extensible) & may(caller),
+        "extensible": extensible,
     }
-    return Page(template="maintenance.html", title=words.title(found), values=values)
+    return Page(template="maintenance.html", title=words.title(shown), values=values)
+
+
+def _possible(found: Maintenance, caller: Principal, entries: Sequence[Entry], extensible: Sequence[str]) -> set[str]:
+    """What can be done to it now, if whoever asks may at all."""
+    can = {trigger.value for trigger in Trigger if allows(found.state, trigger)}
+    if found.state is MaintenanceState.SCHEDULED and found.latest_start and not CAUSES[found.cause].is_fixed:
+        can.add("defer")
+    if extensible:
+        can.add("extend")
+    if caller.owned is None:
+        return can
+    is_theirs = bool(entries) and entries[0].actor.startswith(f"{Role.TENANT}:") and caller.owns_all(found)
+    return can - {"cancel"} if not is_theirs else can
+
+
+def _extensible(reader: Reader, shown: Maintenance) -> list[str]:
+    """Those of its tenants whose policy grants more time."""
+    if shown.state is not MaintenanceState.SCHEDULED or CAUSES[shown.cause].is_fixed:
+        return []
+    names = list(dict.fromkeys((claim.scope, claim.vm if claim.scope is None else "") for claim in shown.claims))
+    scopes = reader.scopes({scope for scope, _ in names[:_TENANTS_MAX] if scope is not None})
+    found = [name for name, scope in scopes.items() if scope.policy.extension is not None]
+    for scope, vm in names[:_TENANTS_MAX]:
+        if scope is None and any(each.policy.extension is not None for each in reader.vms(name=vm)):
+            found.append(vm)
+    return found

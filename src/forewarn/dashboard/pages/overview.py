@@ -16,11 +16,11 @@ _ROWS = 50
 
 def overview(_reader: Reader, look: Look) -> Page:
     """What is under way, what needs attention, what is just done."""
-    board, params = look.board, look.params
+    board, params = look.seen, look.params
     wanted = params.get("q", "").strip().lower()
     state = params.get("state", "")
     by = params.get("by", BY[0])
-    by = by if by in BY else BY[0]
+    by = by if by in BY and look.has_hosts else BY[0]
     found = [item for item in board.items if _is_in(item, state) and matches(item, wanted)]
     ended = [item for item in board.ended if matches(item, wanted)]
     begin = int(params["from"]) if params.get("from", "").isdecimal() else 0

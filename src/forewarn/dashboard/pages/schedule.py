@@ -15,7 +15,7 @@ from forewarn.span import parse_span
 from forewarn.store.contract import Reader
 from forewarn.wire.control import MaintenanceIn
 
-__all__ = ["read_form", "schedule", "schedule_preview"]
+__all__ = ["read_request", "schedule", "schedule_preview"]
 
 _SPAN_LENGTH_MAX = 40
 FIELDS = ("hosts", "vms", "type", "source", "description", "duration", "notice", "not_before", "force", "reason", "key")
@@ -42,7 +42,7 @@ def _values(
     return {"form": filled, "types": list(EventType), "rehearsed": rehearsed, "wrong": wrong, "causes": list(CAUSES)}
 
 
-def read_form(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
+def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
     """What the form asks for.
 
     Raises:

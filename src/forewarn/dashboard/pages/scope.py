@@ -20,12 +20,13 @@ def scope(reader: Reader, look: Look) -> Page:
     """
     name = look.path["name"]
     found = reader.scopes([name]).get(name)
-    if found is None:
+    owned = look.caller.owned
+    if found is None or (owned is not None and name not in owned.scopes):
         msg = f"scope {name!r} does not exist"
         raise NotFound(msg, scope=name)
     vms = sorted((vm for vm in look.context.engine.identity.vms if vm.scope == name), key=lambda vm: vm.name)
     keys = sorted({audience_key(vm, found) for vm in vms})
-    items = [i for i in (*look.board.items, *look.board.ended) if any(c.scope == name for c in i.maintenance.claims)]
+    items = [i for i in (*look.seen.items, *look.seen.ended) if any(c.scope == name for c in i.maintenance.claims)]
     values = {
         "scope": found,
         "vms": vms[:_VMS_MAX],

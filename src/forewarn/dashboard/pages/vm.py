@@ -19,7 +19,7 @@ _ROWS = 100
 def vms(reader: Reader, look: Look) -> Page:
     """VMs by name."""
     after = look.params.get("after") or None
-    found = reader.vm_page(after, _ROWS + 1)
+    found = reader.vm_page(after, _ROWS + 1, look.caller.owned)
     values = {"rows": found[:_ROWS], "next": found[_ROWS - 1].name if len(found) > _ROWS else None, "after": after}
     return Page(template="vms.html", title="VMs", values=values, is_live=False)
 
@@ -31,7 +31,7 @@ def vm(reader: Reader, look: Look) -> Page:
         NotFound: There is none of that name.
     """
     name = look.path["name"]
-    found = reader.vms(name=name)
+    found = reader.vms(name=name, owned=look.caller.owned)
     if not found:
         msg = f"vm {name!r} does not exist"
         raise NotFound(msg, vm=name)
@@ -52,6 +52,6 @@ def vm(reader: Reader, look: Look) -> Page:
         "asked_at": channel.asked_at,
         "documents": documents[::-1],
         "requests": told[-_REQUESTS:][::-1],
-        "items": [i for i in (*look.board.items, *look.board.ended) if name in i.maintenance.vms],
+        "items": [i for i in (*look.seen.items, *look.seen.ended) if name in i.maintenance.vms],
     }
     return Page(template="vm.html", title=f"VM {name}", values=values)

@@ -1,0 +1,32 @@
+"""`/v1/login-links`: a link that logs a browser in, for somebody who has a token on the command line."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from fastapi import APIRouter, Request
+
+from forewarn.control.context import Caller, ContextOf
+from forewarn.seal import Seal, pack
+from forewarn.wire.access import LoginLinkOut
+
+__all__ = ["PURPOSE", "router"]
+
+PURPOSE = "link to the dashboard"
+"""Of the sealed word in a link."""
+
+_LASTS = timedelta(minutes=1)
+
+router = APIRouter(prefix="/v1/login-links", tags=["token"])
+
+
+@router.post("", status_code=201)
+async def create(context: ContextOf, caller: Caller, request: Request) -> LoginLinkOut:
+    """Make a link to the dashboard that logs in whoever opens it first, as the caller; it holds for a minute."""
+    now = context.clock.now()
+    until = now + _LASTS if caller.expires_at is None else min(now + _LASTS, caller.expires_at)
+    content = pack(caller)
+    if caller.expires_at is not None:
+        content["expires_at"] = caller.expires_at.timestamp()
+    word = Seal(context.tokens.operator, PURPOSE).close(content, until)
+    return LoginLinkOut(url=f"{str(request.base_url).rstrip('/')}/login/link/{word}", expires_at=until)

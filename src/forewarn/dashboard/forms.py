@@ -1,0 +1,32 @@
+"""What a browser sends with a form."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from forewarn.errors import InvalidRequest
+
+__all__ = ["read_form"]
+
+_FIELDS_MAX = 100
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """What a form says; of what is said twice, the last.
+
+    Raises:
+        InvalidRequest: It is not what forms send.
+    """
+    body = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if body and kind != "application/x-www-form-urlencoded":
+        msg = "a form is expected (application/x-www-form-urlencoded)"
+        raise InvalidRequest(msg)
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
+    except ValueError:
+        msg = "this form cannot be read"
+        raise InvalidRequest(msg) from None
+    return dict(pairs)

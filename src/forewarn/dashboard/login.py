@@ -1,0 +1,178 @@
+"""Logging in: with a token, by a link from the command line, or at an OpenID Connect issuer."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from forewarn.control.access import identify
+from forewarn.control.context import Context
+from forewarn.control.login import PURPOSE
+from forewarn.core.access import Principal, Role
+from forewarn.dashboard.forms import read_form
+from forewarn.dashboard.issuer import IssuerLogin
+from forewarn.dashboard.render import render
+from forewarn.dashboard.session import Sessions, check_origin
+from forewarn.errors import Forbidden, Unauthorized
+from forewarn.seal import Seal, unpack
+
+__all__ = ["Login"]
+
+_USED_MAX = 10_000
+
+Around = Callable[[Request, str], dict[str, object]]
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Login:
+    """The routes by which a session begins and ends.
+
+    Args:
+        context: The service.
+        sessions: Where it begins.
+        around: What every page says, given its title.
+    """
+
+    def __init__(self, context: Context, sessions: Sessions, around: Around) -> None:
+        self._context = context
+        self._sessions = sessions
+        self._around = around
+        self._links = Seal(context.tokens.operator, PURPOSE)
+        self._used: OrderedDict[str, None] = OrderedDict()
+        issuer = context.tokens.issuer
+        has_login = issuer is not None and issuer.settings.client_id
+        self._issuer = IssuerLogin(issuer, context.tokens.operator) if issuer is not None and has_login else None
+
+    def routes(self, guarded: Callable[[Answer], Answer]) -> list[Route]:
+        """All of them, each as `guarded` has it."""
+        found = [
+            ("/login", self._page, "GET"),
+            ("/login", self._by_token, "POST"),
+            ("/login/link/{word}", self._link_page, "GET"),
+            ("/login/link/{word}", self._by_link, "POST"),
+            ("/logout", self._leave, "POST"),
+        ]
+        if self._issuer is not None:
+            found += [
+                ("/login/issuer", partial(self._to_issuer, self._issuer), "GET"),
+                ("/login/back", partial(self._from_issuer, self._issuer), "GET"),
+            ]
+        return [Route(path, guarded(answer), methods=[method]) for path, answer, method in found]
+
+    # With a token
+
+    async def _page(self, request: Request) -> Response:
+        return self._form(request, inside(request.query_params.get("next", "/")))
+
+    async def _by_token(self, request: Request) -> Response:
+        check_origin(request)
+        form = await read_form(request)
+        target = inside(form.get("next", "/"))
+        header = f"Bearer {form.get('token', '').strip() or '-'}"
+        try:
+            caller = _person(await identify(self._context, request, header))
+        except (Unauthorized, Forbidden) as error:
+            self._context.refused.note(request, error)
+            return self._form(request, target, error.message)
+        return self._welcome(request, caller, target)
+
+    def _form(self, request: Request, target: str, wrong: str = "") -> Response:
+        values = {"next": target, "wrong": wrong, "page_live": None, "has_issuer": self._issuer is not None}
+        status = HTTPStatus.UNAUTHORIZED if wrong else HTTPStatus.OK
+        return Response(render("login.html", self._around(request, "Log in") | values), status, media_type="text/html")
+
+    # By a link
+
+    async def _link_page(self, request: Request) -> Response:
+        """Only asks: programs that look at links before people do would use it up."""
+        caller, _ = await self._behind(request)
+        values = {"page_live": None, "who": caller.actor, "word": request.path_params["word"]}
+        return Response(render("link.html", self._around(request, "Log in") | values), media_type="text/html")
+
+    async def _by_link(self, request: Request) -> Response:
+        check_origin(request)
+        caller, nonce = await self._behind(request)
+        self._used[nonce] = None
+        while len(self._used) > _USED_MAX:
+            self._used.popitem(last=False)
+        return self._welcome(request, caller, "/")
+
+    async def _behind(self, request: Request) -> tuple[Principal, str]:
+        """Who made the link, and what tells it from others.
+
+        Raises:
+            Unauthorized: It was used, its minute is over, or its token is not taken any more.
+        """
+        now = self._context.clock.now()
+        content = self._links.open(request.path_params["word"], now)
+        if content is not None and content["nonce"] not in self._used:
+            caller = await self._maker(content, now)
+            if caller is not None:
+                return _person(caller), content["nonce"]
+        msg = "this link was used, or its minute is over: make a new one with 'forewarn dashboard'"
+        raise Unauthorized(msg)
+
+    async def _maker(self, content: Mapping[str, Any], now: datetime) -> Principal | None:
+        who = unpack(content)
+        if isinstance(who, str):
+            token = await self._context.engine.token_of(who)
+            return token.principal() if token is not None and token.is_taken(now) else None
+        until = content.get("expires_at")
+        return who if until is None else replace(who, expires_at=datetime.fromtimestamp(until, UTC))
+
+    # At an issuer
+
+    async def _to_issuer(self, issuer: IssuerLogin, request: Request) -> Response:
+        target = inside(request.query_params.get("next", "/"))
+        return await issuer.leave(request, target, self._context.clock.now())
+
+    async def _from_issuer(self, issuer: IssuerLogin, request: Request) -> Response:
+        try:
+            caller, target = await issuer.back(request, self._context.clock.now())
+            caller = _person(caller)
+        except (Unauthorized, Forbidden) as error:
+            self._context.refused.note(request, error)
+            raise
+        # A page of ours goes on from here: a redirect would still count as sent by the issuer's site, and the browser
+        # keeps the cookie of the session from such a one.
+        values = {"page_live": None, "next": inside(target)}
+        response = Response(render("welcome.html", self._around(request, "Welcome") | values), media_type="text/html")
+        issuer.forget(request, response)
+        self._sessions.begin(caller, self._context.clock.now(), request, response)
+        return response
+
+    # In and out
+
+    def _welcome(self, request: Request, caller: Principal, target: str) -> Response:
+        response = RedirectResponse(target, HTTPStatus.SEE_OTHER)
+        self._sessions.begin(caller, self._context.clock.now(), request, response)
+        return response
+
+    async def _leave(self, request: Request) -> Response:
+        check_origin(request)
+        response = RedirectResponse("/login", HTTPStatus.SEE_OTHER)
+        self._sessions.end(request, response, self._context.clock.now())
+        return response
+
+
+def inside(target: str) -> str:
+    """A path of ours, whatever was asked for."""
+    is_ours = target.startswith("/") and not target.startswith(("//", "/\\")) and target.isprintable()
+    return target if is_ours else "/"
+
+
+def _person(caller: Principal) -> Principal:
+    """Raises Forbidden for the endpoint of a host, which has nothing to look at."""
+    if caller.role is Role.HOST:
+        msg = f"{caller.actor} may not look at the dashboard: it is not for the role {caller.role}"
+        raise Forbidden(msg, role=caller.role.value)
+    return caller
