@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.access import client_of
 from tests.support.control import error
+from tests.support.pages import Browser, text_of
 from tests.support.service import Running, eventually, running
 
 pytestmark = pytest.mark.slow
@@ -131,3 +132,91 @@ def test_an_issuer_that_was_never_there_is_503_and_other_tokens_are_taken(tmp_pa
                 error(client.get("/v1/whoami"), 503, "issuer_unreachable")
             with service.operator() as operator:
                 assert operator.get("/v1/whoami").json()["actor"] == "operator:local"
+
+
+# In a browser
+
+
+@pytest.fixture
+def dashboard(port: int, tmp_path: Path) -> Iterator[Running]:
+    """A service whose dashboard the issuer knows as a client, with a secret."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret\n")
+    oidc = {
+        "issuer": f"http://localhost:{port}",
+        "audience": "not-of-the-dashboard",
+        "client_id": CLIENT,
+        "client_secret_file": str(secret),
+        "keys_pause": "0s",
+        "grants": [
+            {"claim": "groups", "value": "ops", "role": "operator"},
+            {"claim": "groups", "value": "web", "role": "tenant", "scopes": ["web"]},
+        ],
+    }
+    with running(tmp_path, oidc=oidc) as started:
+        yield started
+
+
+def asked(browser: Browser, target: str = "/vms") -> str:
+    """Where the issuer is asked, for somebody who wants to go there."""
+    assert "Log in with your organisation" in text_of(browser.get("/login"))
+    left = browser.get("/login/issuer", params={"next": target}, follow_redirects=False)
+    assert left.status_code == 303, left.text
+    return str(left.headers["location"])
+
+
+def answered(url: str, name: str) -> str:
+    """Where the issuer sends the browser of somebody who has logged in there."""
+    with httpx.Client(trust_env=False, timeout=20) as browser:
+        return str(browser.post(url, data={"sub": name}).headers["location"])
+
+
+def test_people_log_in_to_the_dashboard_at_the_issuer(dashboard: Running, port: int) -> None:
+    with provider(port) as url, httpx.Client(base_url=url, trust_env=False) as issuer:
+        for name, group in (("ann", "ops"), ("bob", "web"), ("eve", "none")):
+            assert issuer.put(f"/users/{name}", json={"groups": [group]}).is_success
+        for name, role in (("ann", "operator"), ("bob", "tenant")):
+            with Browser(dashboard) as browser:
+                back = answered(asked(browser), name)
+                assert back.startswith(f"{dashboard.service.control_url}/login/back?")
+                page = browser.get(back)
+                assert (page.status_code, 'content="0;url=/vms"' in page.text) == (200, True), page.text
+                assert f"{role}:oidc/{name}" in text_of(browser.get("/vms"))
+                assert browser.get("/hosts").status_code == (200 if role == "operator" else 403)
+                again = browser.get(back)
+                assert again.status_code == 401, "an answer is taken once"
+        with Browser(dashboard) as browser:
+            nobody = browser.get(answered(asked(browser), "eve"))
+            assert (nobody.status_code, "no grant is for them" in text_of(nobody)) == (403, True)
+            assert "/login" in str(browser.get("/vms").url)
+
+
+def test_an_answer_belongs_to_the_browser_that_asked(dashboard: Running, port: int) -> None:
+    """Nobody is logged in as somebody else by a link to an answer that was meant for another browser."""
+    with provider(port) as url, httpx.Client(base_url=url, trust_env=False) as issuer:
+        assert issuer.put("/users/ann", json={"groups": ["ops"]}).is_success
+        with Browser(dashboard) as ann, Browser(dashboard) as bob:
+            back = answered(asked(ann), "ann")
+            assert bob.get(back).status_code == 401, "it asked nothing"
+            asked(bob)
+            assert bob.get(back).status_code == 401, "it asked something else"
+            assert "/login" in str(bob.get("/vms").url)
+            for wrong in ("?code=made-up&state=x", "?error=access_denied&error_description=no+entry", ""):
+                assert ann.get(f"/login/back{wrong}").status_code == 401, wrong
+            assert ann.get(f"{back}&iss=http%3A%2F%2Felsewhere.example").status_code == 401
+            assert ann.get(back).status_code == 200
+    for entry in refused(dashboard):
+        assert parse_qs(urlsplit(back).query)["code"][0] not in entry
+
+
+def test_an_issuer_that_is_away_is_said_to_be(dashboard: Running) -> None:
+    with Browser(dashboard) as browser:
+        answer = browser.get("/login/issuer")
+        assert (answer.status_code, "the issuer does not answer" in text_of(answer)) == (503, True)
+
+
+def refused(service: Running) -> list[str]:
+    """What the ledger says of refused calls."""
+    with service.operator() as api:
+        found = api.get("/v1/ledger", params={"kind": "refused", "limit": 1000}).json()["items"]
+    return [str(entry) for entry in found]

@@ -63,3 +63,15 @@ def test_a_path_that_nobody_has_is_404_and_no_refusal(apart: Running) -> None:
     with httpx.Client(base_url=apart.service.control_url, trust_env=False) as nobody:
         assert nobody.get("/healthz").status_code == 200
     assert refused(apart) == []
+
+
+def test_no_word_of_a_token_is_written_down(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        words = [token_of(service, role) for role in (Role.OPERATOR, Role.TENANT, Role.HOST)]
+        with client_of(service, words[0]) as client:
+            assert client.get("/v1/tokens").status_code == 200
+        words.append(service.service.tokens.operator)
+    written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    found = {path.name for path, content in written.items() for word in words if word.encode() in content}
+    assert found == {"operator.token"}, "only the operator's own file"
+    assert any(path.name.startswith("forewarn.db") for path in written)
