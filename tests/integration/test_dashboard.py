@@ -157,11 +157,11 @@ def test_every_answer_has_the_headers_that_keep_others_out(browser: Browser) -> 
         assert answer.headers["cache-control"] == "no-store"
 
 
-def test_every_file_that_a_page_loads_is_ours_and_may_be_kept(browser: Browser) -> None:
-    page = browser.get("/").text
-    loaded = re.findall(r'(?:src|href)="([^"]+)"', page)
+@pytest.mark.parametrize(("page", "count"), [("/", 6), ("/docs", 4)])
+def test_every_file_that_a_page_loads_is_ours_and_may_be_kept(browser: Browser, page: str, count: int) -> None:
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', browser.get(page).text)
     files = [path for path in loaded if path.startswith("/static/")]
-    assert len(files) >= 6
+    assert len(files) >= count
     assert not [path for path in loaded if not path.startswith(("/", "#"))]
     for path in files:
         answer = browser.get(path)

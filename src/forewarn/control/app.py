@@ -74,6 +74,7 @@ def make_control_app(context: Context) -> FastAPI:
         version=__version__,
         description="Announce maintenance to VMs, collect their approvals, carry it out.",
         responses=_ERRORS,
+        docs_url=None,  # the dashboard has its own
         redoc_url=None,
     )
     app.state.context = context

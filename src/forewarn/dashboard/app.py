@@ -106,6 +106,7 @@ class _Dashboard:
     def routes(self) -> list[Route]:
         found = [
             *self._login.routes(self._guarded),
+            Route("/docs", self._guarded(self._api), methods=["GET"]),
             Route("/static/{mark}/{name}", self._guarded(self._static), methods=["GET"]),
             Route("/schedule", self._for_sender(self._schedule), methods=["POST"]),
             Route("/maintenance/{id}/approve/{event}", self._for_sender(self._approve), methods=["POST"]),
@@ -274,6 +275,10 @@ class _Dashboard:
         return Response(render(page.template, values), status, media_type="text/html; charset=utf-8")
 
     # Files
+
+    async def _api(self, _request: Request) -> Response:
+        """The description of the API, to read; with files of ours, since a private cloud may reach no others."""
+        return Response(render("api.html", {}), media_type="text/html; charset=utf-8")
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
