@@ -8,11 +8,12 @@ query.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from forewarn.core.model import Claim, Entry, EntryKind, Event, Maintenance, Scope, ScopeKind, VirtualMachine
+from forewarn.core.value import replace
 
 __all__ = ["FILE_OPERATOR", "Owned", "Principal", "Role", "Token"]
 

@@ -6,7 +6,6 @@ With no event to show there is nobody to wait for, and the maintenance runs at o
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES, OS_IMAGE_SERIES_EXCLUDED, Profile
@@ -25,6 +24,7 @@ from forewarn.core.model import (
     audience_key,
 )
 from forewarn.core.tenancy import approves, must_be_calm, policy_of
+from forewarn.core.value import replace
 
 __all__ = ["announce", "ceil_to_second", "is_announcing", "makes_event"]
 

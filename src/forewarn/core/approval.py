@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from forewarn.core.decision import Draft
 from forewarn.core.model import EntryKind, MaintenanceState
 from forewarn.core.tenancy import tenant_of
+from forewarn.core.value import replace
 
 __all__ = ["Approval", "Approver", "approve"]
 

@@ -11,7 +11,7 @@ exactly one, however many events changed: R42 and R43 hold by construction, not 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from forewarn.core.lifecycle import EVENT_STATUS, LEDGER_KIND, Trigger, step
@@ -26,6 +26,7 @@ from forewarn.core.model import (
     Scope,
     VirtualMachine,
 )
+from forewarn.core.value import replace
 
 __all__ = ["Changes", "Document", "Draft", "Rules", "State"]
 

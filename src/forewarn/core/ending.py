@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from forewarn.core.decision import Draft
 from forewarn.core.lifecycle import Trigger
 from forewarn.core.model import EntryKind, EventType, Maintenance, MaintenanceState, PowerState
 from forewarn.core.service import withdraw
+from forewarn.core.value import replace
 from forewarn.errors import Conflict, InvalidRequest
 
 __all__ = ["cancel", "complete", "extra_impact", "fail", "impact"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from forewarn.core.model import Host, Maintenance, PowerState, Scope, VirtualMachine, audience_key
+from forewarn.core.value import replace
 from forewarn.errors import Conflict
 
 __all__ = ["HostDeclaration", "Inventory", "InventoryChange", "apply_inventory", "with_host"]

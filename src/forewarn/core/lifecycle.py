@@ -32,7 +32,6 @@ Spec: R35, R75 to R79
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -44,6 +43,7 @@ from forewarn.core.model import (
     Maintenance,
     MaintenanceState,
 )
+from forewarn.core.value import replace
 from forewarn.errors import Conflict, IllegalTransition
 
 __all__ = ["EVENT_STATUS", "TRANSITIONS", "Trigger", "allows", "check", "event_status", "step"]

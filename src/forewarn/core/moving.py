@@ -12,7 +12,6 @@ nothing left to be put off.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.announcement import ceil_to_second
@@ -21,6 +20,7 @@ from forewarn.core.decision import Draft
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 from forewarn.core.settlement import is_approved_by_all
 from forewarn.core.tenancy import must_be_calm, tenant_of, tenants
+from forewarn.core.value import replace
 from forewarn.errors import Conflict, InvalidRequest
 from forewarn.span import format_span
 

@@ -6,12 +6,13 @@ Nothing is decided here. It says what `settlement` and the scheduler are going t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from forewarn.core.conflicts import excludes, is_held
 from forewarn.core.model import Event, Maintenance, MaintenanceState
+from forewarn.core.value import replace
 
 __all__ = ["Missing", "Next", "Outlook", "Trouble", "Vote", "outlook", "seen_by"]
 

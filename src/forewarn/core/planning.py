@@ -6,8 +6,6 @@ the later ones queued (R61), and one for each VM where the operation concerns a 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from forewarn.core.announcement import announce
 from forewarn.core.causes import CAUSES, Cause
 from forewarn.core.conflicts import duplicate_of, must_queue
@@ -26,6 +24,7 @@ from forewarn.core.model import (
 from forewarn.core.notice import choose_notice
 from forewarn.core.request import Request
 from forewarn.core.tenancy import must_be_calm, tenants
+from forewarn.core.value import replace
 from forewarn.core.waves import split
 from forewarn.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
 

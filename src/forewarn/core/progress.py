@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from forewarn.core.decision import Draft
 from forewarn.core.ending import complete, fail, impact
 from forewarn.core.model import EntryKind, Maintenance
+from forewarn.core.value import replace
 
 __all__ = ["PAUSE_MIN", "RETRY_MAX", "Failure", "Progress", "Retry", "advance", "claim"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.rollout import HostState, Rollout, RolloutHost
 from forewarn.core.rollout_lifecycle import TRANSITIONS, HostTrigger, RolloutTrigger, check, step, step_host
 from forewarn.core.rollout_plan import Plan
+from forewarn.core.value import replace
 
 __all__ = ["abort", "create", "pause", "resume", "start"]
 

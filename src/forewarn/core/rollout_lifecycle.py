@@ -26,11 +26,11 @@ Invariants, checked at each step:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 
 from forewarn.core.rollout import ENDED_STATES, OVER_STATES, HostState, Rollout, RolloutHost, RolloutState
+from forewarn.core.value import replace
 from forewarn.errors import Conflict, IllegalTransition
 
 __all__ = [

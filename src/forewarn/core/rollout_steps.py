@@ -32,7 +32,6 @@ What always holds, however the world moves:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.inventory import Inventory
@@ -43,6 +42,7 @@ from forewarn.core.rollout_domains import Occupied, Survey, blocks
 from forewarn.core.rollout_lifecycle import HostTrigger, RolloutTrigger, step, step_host
 from forewarn.core.rollout_plan import pause_after
 from forewarn.core.rollout_step import Cancel, CheckHealth, Facts, Finish, OwnStep, Pause, Schedule, Skip, Step, Wait
+from forewarn.core.value import replace
 from forewarn.span import format_span
 
 __all__ = ["carry_out", "next_steps", "observe", "refused", "scheduled"]

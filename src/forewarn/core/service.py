@@ -5,11 +5,11 @@ Spec: R45, R46, R67 to R70
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.decision import Draft
 from forewarn.core.model import Audience, EntryKind, Event
+from forewarn.core.value import replace
 
 __all__ = ["disable", "disable_at", "enable", "renumber", "withdraw"]
 

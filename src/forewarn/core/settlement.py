@@ -12,7 +12,6 @@ shown as Scheduled for a moment all the same, and does not begin in the quiet ho
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.announcement import announce
@@ -21,6 +20,7 @@ from forewarn.core.decision import Draft
 from forewarn.core.lifecycle import Trigger
 from forewarn.core.model import POLICY, Event, Maintenance, MaintenanceState
 from forewarn.core.tenancy import PASSED_CAUSES, calm_moment, tenant_of
+from forewarn.core.value import replace
 from forewarn.errors import Conflict, IllegalTransition, QuietHoursConflict
 
 __all__ = ["force_start", "is_approved_by_all", "ready_at", "settle", "start"]

@@ -7,7 +7,6 @@ a maintenance in focus, and those of its lone VMs that have a policy: one that i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES
@@ -15,6 +14,7 @@ from forewarn.core.decision import Draft
 from forewarn.core.model import Claim, Event, EventType, Maintenance, Scope, Source, VirtualMachine
 from forewarn.core.policy import NO_POLICY, Policy
 from forewarn.core.quiet import first_calm
+from forewarn.core.value import replace
 from forewarn.errors import QuietHoursConflict
 
 __all__ = [

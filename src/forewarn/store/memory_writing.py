@@ -6,7 +6,7 @@ It goes step by step as `forewarn.store.writing` does. What one of them loads, t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from forewarn.core.model import (
     audience_key,
 )
 from forewarn.core.policy import NO_POLICY
+from forewarn.core.value import replace
 from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout
 from forewarn.store.memory_reading import MemoryReader, as_json, of_keys
 from forewarn.store.memory_tables import ALL, Index, Table, Tables
@@ -146,9 +147,10 @@ class MemoryTransaction(MemoryReader):
         """Add what a decision about the focus may touch: events, VMs, scopes, audiences with their documents."""
         for events in self.events_of(m.id for m in state.maintenances.values() if m.is_active).values():
             state.events.update((e.id, e) for e in events)
-        self._add_vms(state, of_keys(self._tables.vms, _vms_needed(state)).values())
-        lone = of_keys(self._tables.vms, _lone_vms(state)).values()
-        self._add_vms(state, (vm for vm in lone if vm.scope is not None or vm.policy != NO_POLICY))
+        needed = _vms_needed(state)
+        lone = of_keys(self._tables.vms, _lone_vms(state) - needed).values()
+        found = [vm for vm in lone if vm.scope is not None or vm.policy != NO_POLICY]
+        self._add_vms(state, [*of_keys(self._tables.vms, needed).values(), *found])
         vm_audiences = {audience_key(vm, state.scopes.get(vm.scope or "")) for vm in state.vms.values()}
         keys = vm_audiences | {e.audience for e in state.events.values()} | set(state.audiences)
         state.audiences.update(self.audiences(keys - set(state.audiences)))
