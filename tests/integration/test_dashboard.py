@@ -6,6 +6,7 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -349,6 +350,14 @@ def test_a_form_that_is_sent_twice_makes_one_maintenance(service: Running, brows
     assert [each["notice_s"] for each in made] == [1200.0]
 
 
+def test_who_schedules_says_up_to_when_it_may_be_put_off(service: Running, browser: Browser) -> None:
+    vm = seen(service.vm(), service)
+    latest = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%dT%H:%M")
+    sent = browser.send_form("/schedule", step="send", vms=vm.name, type="Reboot", latest_start=latest)
+    assert f"Latest start {latest.replace('T', ' ')}:00 UTC" in text_of(sent)
+    assert "Put it off, up to" in text_of(sent)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -359,6 +368,8 @@ def test_a_form_that_is_sent_twice_makes_one_maintenance(service: Running, brows
         ({"vms": "vm-1", "notice": "soon"}, "notice: 'soon' is not a span of time"),
         ({"vms": "vm-1", "duration": "-5"}, "duration_s"),
         ({"vms": "vm-1", "not_before": "tomorrow"}, "not_before"),
+        ({"vms": "vm-1", "latest_start": "never"}, "latest_start"),
+        ({"vms": "vm-1", "latest_start": "2020-01-01T00:00"}, "latest start"),
         ({"vms": "vm-1", "force": "on"}, "to force it, give a reason"),
         ({"vms": "vm-1", "type": "Explode"}, "type"),
         ({"vms": "vm-1", "description": "x" * 1001}, "description"),

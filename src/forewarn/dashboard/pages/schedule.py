@@ -18,7 +18,21 @@ from forewarn.wire.control import MaintenanceIn
 __all__ = ["read_request", "schedule", "schedule_preview"]
 
 _SPAN_LENGTH_MAX = 40
-FIELDS = ("hosts", "vms", "type", "source", "description", "duration", "notice", "not_before", "force", "reason", "key")
+FIELDS = (
+    "hosts",
+    "vms",
+    "type",
+    "source",
+    "description",
+    "duration",
+    "notice",
+    "not_before",
+    "latest_start",
+    "force",
+    "reason",
+    "key",
+)
+_MOMENTS = ("not_before", "latest_start")
 
 
 def schedule(_reader: Reader, look: Look) -> Page:
@@ -55,9 +69,10 @@ def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
         raise LimitExceeded(msg)
     content: dict[str, object] = {"hosts": hosts, "vms": vms, "force": form.get("force", "") == "on"}
     content |= {name: form[name] for name in ("type", "source", "description", "reason") if form.get(name, "").strip()}
-    if form.get("not_before", "").strip():
-        text = form["not_before"].strip()
-        content["not_before"] = text if text[-1:] in "Zz" or "+" in text else f"{text}Z"
+    for name in _MOMENTS:
+        text = form.get(name, "").strip()
+        if text:
+            content[name] = text if text[-1:] in "Zz" or "+" in text else f"{text}Z"
     content |= {key: value for key, value in (("notice_s", _span(form, "notice")),) if value is not None}
     duration = _span(form, "duration")
     if duration is not None:
