@@ -24,6 +24,7 @@ from bench import (
     inventory,
     kit,
     million,
+    notify,
     paper,
     picture,
     report,
@@ -50,6 +51,7 @@ _PARTS = {
     "million": million.measure,
     "dashboards": dashboards.measure,
     "history": history.measure,
+    "notify": notify.measure,
 }
 _QUIET_LOAD = 0.5
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 import typer.main
+from pydantic import BaseModel
 
 from forewarn import errors
 from forewarn.agent.configuration import Configuration
@@ -48,6 +49,7 @@ from forewarn.testing.player import Outcome, Player, lab_of
 from forewarn.wire.advice import ADVICE
 from forewarn.wire.document import Event
 from forewarn.wire.imds import VERSIONS, Dialect
+from forewarn.wire.notification import EventData, MaintenanceData, PingData, RolloutData
 
 sys.path[:0] = [str(Path(__file__).parent.parent)]  # this file is run by its path
 
@@ -58,6 +60,12 @@ from tools.reference.plain import default_of as _default  # noqa: E402 - as abov
 from tools.reference.plain import row as _row  # noqa: E402 - as above
 from tools.reference.plain import table as _table  # noqa: E402 - as above
 
+NOTIFIED: dict[str, type[BaseModel]] = {
+    "event": EventData,
+    "maintenance": MaintenanceData,
+    "rollout": RolloutData,
+    "ping": PingData,
+}
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 NOTE = "<!-- Made by `make reference`; changes belong into the code it is made from. -->\n\n"
@@ -139,6 +147,18 @@ def api_versions() -> str:
         names = "`_` + name (not for cloud services)" if version.prefixes_names else "as they are"
         header = "required" if version.requires_metadata else "not enforced"
         text += _row(version.name, types, ", ".join(version.members) or "none", names, header)
+    return text
+
+
+def notifications() -> str:
+    """What `data` of each notification holds."""
+    text = (
+        "# Notifications\n\nCloudEvents 1.0 in structured JSON, signed after Standard Webhooks; [how to get them](../how-to/notify.md). "
+        "`dataschema` names the schema of `data`; members may be added to a `v1`, none changes or goes.\n"
+    )
+    for noun, model in NOTIFIED.items():
+        schema = json.dumps(model.model_json_schema(mode="serialization"), indent=1)
+        text += f"\n## `urn:forewarn:{noun}:v1`\n\n{inspect.getdoc(model)}\n\n```json\n{schema}\n```\n"
     return text
 
 
@@ -356,6 +376,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "agent-hooks.md": agent_hooks,
     "agent-metrics.md": agent_metrics,
     "faults.md": faults,
+    "notifications.md": notifications,
     "scenarios.md": scenarios,
     "environment.md": surroundings.environment,
     "exit-statuses.md": surroundings.exit_statuses,

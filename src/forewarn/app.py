@@ -103,6 +103,8 @@ class Service:
             is_leader=lambda: self.engine.leadership.is_held,
             skew_s=self._skew_s,
             watches=hub.__len__,
+            deliveries=lambda: self.backend.notifier.counts,
+            undelivered_s=self.backend.notifier.ages_s,
         )
         self.metrics = Metrics(self.traffic, self.feed, lambda: self.endpoint.connections, fleet)
         refusals = Refusals(
@@ -131,6 +133,7 @@ class Service:
             token_lifetime_max=settings.token_lifetime_max,
             token_names_max=settings.token_names_max,
             session_lifetime=settings.session_lifetime,
+            notifier=self.backend.notifier,
             has_faults=settings.fault_injection,
             may_run_commands=settings.health_commands,
         )

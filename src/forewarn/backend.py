@@ -19,6 +19,7 @@ from forewarn.clock import Clock
 from forewarn.commit import IdSource, Runner, inline
 from forewarn.config import Settings
 from forewarn.core.progress import Retry
+from forewarn.core.subscription import Backoff
 from forewarn.endpoint import MetadataApp, MetadataServer
 from forewarn.endpoint.traffic import Limits, Traffic
 from forewarn.engine import Engine
@@ -30,11 +31,14 @@ from forewarn.identity import Identity
 from forewarn.ids import RandomIds
 from forewarn.journal import Journal
 from forewarn.leadership import Leased
+from forewarn.notifying import Habits, Notifier
 from forewarn.scheduler import Pace, Scheduler
 from forewarn.store.contract import Store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from forewarn.egress import Terms
 
 __all__ = ["STOP_GRACE_S", "Backend"]
 
@@ -105,6 +109,7 @@ class Backend:
             _pace(settings),
             on_lateness,
         )
+        self.notifier = _notifier(settings, self.engine)
 
     @asynccontextmanager
     async def scheduling(self) -> AsyncIterator[None]:
@@ -114,18 +119,25 @@ class Backend:
             stack.push_async_callback(self.engine.drain)
             stack.push_async_callback(leadership.give_back)
             if isinstance(leadership, Leased):
-                leadership.on_change = self.scheduler.wake
+                leadership.on_change = self._take_turns
                 stack.push_async_callback(_stop, asyncio.create_task(leadership.run()))
             if self.follower is not None:
                 stack.push_async_callback(_stop, asyncio.create_task(self.follower.run()))
             stack.push_async_callback(self.actuator.close)
             task = asyncio.create_task(self.scheduler.run())
             stack.push_async_callback(self._stop_scheduler, task)
+            stack.push_async_callback(self.notifier.stop)
+            stack.push_async_callback(_stop, asyncio.create_task(self.notifier.run()))
             yield
+
+    def _take_turns(self) -> None:
+        """Another replica acts from now on, or this one."""
+        self.scheduler.wake()
+        self.notifier.hear()
 
     def _hear(self) -> None:
         """Others have committed something."""
-        self.scheduler.wake()
+        self._take_turns()
         for listener in self.on_news:
             listener()
 
@@ -162,6 +174,36 @@ def _limits(settings: Settings) -> Limits:
         connections_per_vm_max=settings.connections_per_vm_max,
         wait_s_max=settings.wait_max.total_seconds(),
         rate_limit_per_s=settings.rate_limit_per_s,
+    )
+
+
+def _notifier(settings: Settings, engine: Engine) -> Notifier:
+    engine.subscriptions_max = settings.subscriptions_max
+    engine.deliveries_dead_max = settings.notify_dead_max
+    engine.secret_overlap = settings.notify_secret_overlap
+    backoff = Backoff(first=settings.notify_retry, longest=settings.notify_retry_max, age_max=settings.notify_age_max)
+    habits = Habits(
+        source=settings.notify_source,
+        backoff=backoff,
+        requests_max=settings.notify_requests_max,
+        waiting_max=settings.notify_waiting_max,
+    )
+    if settings.notify_proxy or settings.notify_ca_file is not None:
+        from forewarn.egress import check_terms  # noqa: PLC0415 - as in `_terms`
+
+        check_terms(_terms(settings))
+    return Notifier(engine, engine.clock, lambda: _terms(settings), habits)
+
+
+def _terms(settings: Settings) -> Terms:
+    from forewarn.egress import Terms  # noqa: PLC0415 - most services, and every test of a handler, notify nobody
+
+    return Terms(
+        deadline=settings.notify_deadline,
+        answer_size_bytes_max=settings.notify_answer_size_bytes_max,
+        allows_private=settings.notify_private_addresses,
+        proxy=settings.notify_proxy,
+        ca_file=settings.notify_ca_file,
     )
 
 

@@ -26,6 +26,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from forewarn.core.access import Role
 from forewarn.core.decision import Rules
+from forewarn.core.look import Vigilance
 from forewarn.errors import ConfigError
 from forewarn.listen import is_loopback_name
 from forewarn.secret import default_state_dir
@@ -337,6 +338,67 @@ class Settings(BaseSettings):
     )
     actuator_calls_max: int = Field(64, ge=1, le=10_000, description="Calls at the same time.")
 
+    # Notifications
+    notify_source: str = Field(
+        "/forewarn", min_length=1, max_length=300, description="What notifications name as their source: a URI."
+    )
+    notify_deadline: Span = Field(
+        timedelta(seconds=10),
+        ge=timedelta(milliseconds=100),
+        le=timedelta(minutes=5),
+        description="For one whole request to a receiver of notifications.",
+    )
+    notify_answer_size_bytes_max: int = Field(
+        16 << 10, ge=0, le=1 << 20, description="So much of a receiver's answer is read."
+    )
+    notify_private_addresses: bool = Field(
+        default=True, description="Notify receivers in private networks and on this machine, too."
+    )
+    notify_proxy: str = Field("", description="URL of a proxy that receivers are reached by; empty: none.")
+    notify_ca_file: Path | None = Field(
+        None, description="Certificates, PEM, that receivers' are verified with beside the machine's own."
+    )
+    notify_retry: Span = Field(
+        timedelta(seconds=5),
+        ge=timedelta(milliseconds=100),
+        description="Pause after a notification failed some times in a row; doubles each time.",
+    )
+    notify_retry_max: Span = Field(
+        timedelta(hours=1), ge=timedelta(seconds=1), le=timedelta(days=1), description="Longest pause between tries."
+    )
+    notify_age_max: Span = Field(
+        timedelta(hours=24),
+        ge=timedelta(minutes=1),
+        le=timedelta(days=30),
+        description="Of what happened, until a notification of it that fails is given up.",
+    )
+    notify_requests_max: int = Field(4, ge=1, le=32, description="Requests to one receiver at the same time.")
+    notify_waiting_max: int = Field(
+        100, ge=1, le=10_000, description="Notifications of one subscription that wait for another try."
+    )
+    notify_dead_max: int = Field(
+        10_000, ge=1, le=1_000_000, description="Notifications given up until a subscription is paused."
+    )
+    notify_secret_overlap: Span = Field(
+        timedelta(hours=24), ge=timedelta(0), le=timedelta(days=30), description="How long a former secret signs too."
+    )
+    subscriptions_max: int = Field(100, ge=1, le=1000, description="Subscriptions to notifications.")
+    unseen_before: Span | None = Field(
+        timedelta(minutes=5),
+        ge=timedelta(0),
+        description="So long before NotBefore, or at half of the notice, a VM ought to have asked; none: never mind.",
+    )
+    late_start_after: Span | None = Field(
+        timedelta(minutes=1),
+        ge=timedelta(seconds=1),
+        description="So long after NotBefore a maintenance that has not started is late; none: never.",
+    )
+    late_end_after: Span | None = Field(
+        timedelta(minutes=15),
+        ge=timedelta(seconds=1),
+        description="So long after its announced duration a maintenance that is not over is late; none: never.",
+    )
+
     # What grows
     commands_max: int = Field(
         10_000, ge=1, description="Changes waiting for the database; one more is refused with 503."
@@ -360,6 +422,12 @@ class Settings(BaseSettings):
     @classmethod
     def _read_none(cls, value: object) -> object:
         """Flags, variables and TOML have no null; the word is for settings that may be unset."""
+        return None if value == "none" else value
+
+    @field_validator("unseen_before", "late_start_after", "late_end_after", mode="before")
+    @classmethod
+    def _read_never(cls, value: object) -> object:
+        """As `_read_none`."""
         return None if value == "none" else value
 
     @classmethod
@@ -387,6 +455,11 @@ class Settings(BaseSettings):
             user_operations_max=self.user_operations_max,
             policy_delay=self.policy_delay,
             deferrals_max=self.deferrals_max,
+            vigilance=Vigilance(
+                unseen_before=self.unseen_before,
+                late_start_after=self.late_start_after,
+                late_end_after=self.late_end_after,
+            ),
         )
 
     @property

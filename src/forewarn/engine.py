@@ -11,6 +11,7 @@ from forewarn.commit import Gathered, Key, Truth, inline, recall
 from forewarn.core import ending, moving, planning, service, settlement
 from forewarn.core.access import Owned
 from forewarn.core.approval import Approval, Approver, approve
+from forewarn.core.attention import take_look
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Changes, Document, Draft, State
 from forewarn.core.fault import Fault, Place
@@ -22,6 +23,7 @@ from forewarn.errors import NotFound
 from forewarn.rollouts import RolloutCommands
 from forewarn.span import format_span
 from forewarn.store.contract import Forgotten, Outcome, Reader, Transaction
+from forewarn.subscriptions import SubscriptionCommands
 from forewarn.tokens import TokenCommands
 
 __all__ = ["Due", "Engine", "Rehearsed"]
@@ -69,12 +71,13 @@ class _Undone(Exception):
         self.found = found
 
 
-class Engine(TokenCommands, RolloutCommands):
+class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
     """All commands; see `Committer` for the arguments."""
 
     def __init__(self, **parts: Any) -> None:  # noqa: ANN401 - those of `Committer`
         super().__init__(**parts)
         is_inline = self._write is inline
+        self._look_at: datetime | None = None
         self._approvals = Gathered(self._approve_all, 1 if is_inline else _APPROVALS_MAX, self._waiting_max)
 
     # Operators
@@ -487,6 +490,37 @@ class Engine(TokenCommands, RolloutCommands):
 
         return await self._command(work, publish)
 
+    async def look(self, limit: int) -> bool:
+        """See whether what was announced was seen, and is not late; hands back whether there is more to look at.
+
+        Args:
+            limit: Most maintenances in one transaction.
+        """
+        if self._look_at is None or self._look_at > self.clock.now():
+            return False
+
+        def work(tx: Transaction) -> tuple[bool, Changes]:
+            self.leadership.check(tx)
+            looks = tx.looks(self._now(tx), limit)
+            state = tx.load_maintenances(look.maintenance_id for look in looks)
+            asked = {key: moment for key, a in state.audiences.items() if (moment := self._asked_at(a)) is not None}
+            draft = self._draft(state, tx, "forewarn")
+            following = {look.maintenance_id: take_look(draft, look, asked) for look in looks}
+            changes = draft.finish()
+            changes.looks.update(following)
+            tx.save(changes)
+            return len(looks) == limit, changes
+
+        def publish(result: tuple[bool, Changes]) -> bool:
+            self._publish(result[1])
+            return result[0]
+
+        return await self._command(work, publish)
+
+    def _asked_at(self, audience: Audience) -> datetime | None:
+        moments = [audience.active_until, self.feed.asked_at(audience.key)]
+        return max((moment for moment in moments if moment is not None), default=None)
+
     def _start_due(self, tx: Transaction, due: list[Maintenance], audience_keys: list[str]) -> Changes:
         state = tx.load_audiences(audience_keys) if audience_keys else State()
         state.maintenances.update((m.id, m) for m in due)  # read a moment ago, in this transaction
@@ -538,6 +572,9 @@ class Engine(TokenCommands, RolloutCommands):
 
         def read(reader: Reader) -> datetime | None:
             moments = [reader.next_due_at(skipped)]
+            if self.rules.vigilance.is_on:
+                self._look_at = reader.next_look_at()
+                moments.append(self._look_at)
             silent_at = reader.next_silent_at()
             if silent_at is not None:
                 moments.append(silent_at + self.rules.disable_after)

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from forewarn.core.decision import Changes
 from forewarn.core.model import EntryKind, MaintenanceState
+from forewarn.core.subscription import DeliveryState, Subscription
 from forewarn.feed import Feed
 
 __all__ = ["Counts", "Fleet", "Metrics"]
@@ -48,11 +49,15 @@ class Fleet:
         is_leader: Whether this process carries out what is due.
         skew_s: Seconds by which its clock is ahead of the database's.
         watches: How many endpoints on hosts watch it.
+        deliveries: Tries to notify, by subscription and outcome.
+        undelivered_s: How old the oldest thing is that a subscription was not told of yet, in seconds.
     """
 
     is_leader: Callable[[], bool] = lambda: True
     skew_s: Callable[[], float] = lambda: 0.0
     watches: Callable[[], int] = lambda: 0
+    deliveries: Callable[[], Mapping[tuple[str, str], int]] = dict
+    undelivered_s: Callable[[], Mapping[str, float]] = dict
 
 
 class Metrics(Collector):
@@ -71,6 +76,8 @@ class Metrics(Collector):
         self._connections = connections
         self._fleet = fleet or Fleet()
         self.counts: dict[MaintenanceState, int] = dict.fromkeys(MaintenanceState, 0)
+        self.subscriptions: Sequence[Subscription] = ()
+        self.deliveries: Mapping[tuple[str, DeliveryState], int] = {}
         self._entries: dict[EntryKind, int] = dict.fromkeys(EntryKind, 0)
         self._approvals: dict[str, int] = {}
         self._forgotten = {"maintenances": 0, "entries": 0}
@@ -133,6 +140,36 @@ class Metrics(Collector):
         for state, count in self.counts.items():
             states.add_metric([state.value], count)
         yield states
+        yield from self._notifications()
+
+    def _notifications(self) -> Iterator[Metric]:
+        states = GaugeMetricFamily("forewarn_subscriptions", "Subscriptions, by state.", labels=["state"])
+        for word in ("active", "paused", "given-up"):
+            states.add_metric([word], sum(_state(each) == word for each in self.subscriptions))
+        yield states
+        letters = GaugeMetricFamily(
+            "forewarn_dead_letters", "Notifications that were given up and are kept.", labels=["subscription"]
+        )
+        for each in self.subscriptions:
+            letters.add_metric([each.name], self.deliveries.get((each.id, DeliveryState.DEAD), 0))
+        yield letters
+        tries = CounterMetricFamily(
+            "forewarn_deliveries", "Tries to notify, by outcome.", labels=["subscription", "outcome"]
+        )
+        counts = dict(self._fleet.deliveries())
+        names = {each.name for each in self.subscriptions} | {name for name, _ in counts}
+        for name in sorted(names):
+            for outcome in ("delivered", "failed", "dead"):
+                tries.add_metric([name, outcome], counts.get((name, outcome), 0))
+        yield tries
+        ages = GaugeMetricFamily(
+            "forewarn_undelivered_age_seconds",
+            "How old the oldest thing is that a subscription was not told of yet; of the replica that acts.",
+            labels=["subscription"],
+        )
+        for name, age_s in sorted(self._fleet.undelivered_s().items()):
+            ages.add_metric([name], age_s)
+        yield ages
 
     def describe(self) -> Iterable[Metric]:
         """Nothing beforehand: the metrics are made when collected."""
@@ -151,6 +188,10 @@ class Metrics(Collector):
         for (name, method, status), count in sorted(counts.items()):
             metric.add_metric([name, method, str(status)], count)
         return metric
+
+
+def _state(subscription: Subscription) -> str:
+    return "given-up" if subscription.is_given_up else subscription.state.value
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

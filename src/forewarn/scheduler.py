@@ -247,6 +247,8 @@ class Scheduler:
                 self._on_lateness(late_s)
             if not due.has_more:
                 break
+        while await self._engine.look(self._pace.batch_max):
+            pass
         if not due.jobs or self._is_full:
             return False
         await self._ask(due.jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import secrets
@@ -11,7 +12,7 @@ import platformdirs
 
 from forewarn.errors import ConfigError
 
-__all__ = ["default_state_dir", "digest", "kept_token", "new_token", "read_token"]
+__all__ = ["default_state_dir", "digest", "kept_token", "new_signing_secret", "new_token", "read_token"]
 
 _TOKEN_BYTES = 32
 
@@ -33,6 +34,11 @@ def digest(token: str) -> str:
     cannot, however many are tried in a second. And it is looked for by an index, which a salt would not allow.
     """
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def new_signing_secret() -> str:
+    """What notifications are signed with, as Standard Webhooks writes it."""
+    return f"whsec_{base64.b64encode(secrets.token_bytes(_TOKEN_BYTES)).decode()}"
 
 
 def kept_token(path: Path) -> str:

@@ -9,10 +9,11 @@ from datetime import datetime, timedelta
 from forewarn.commit import Committer
 from forewarn.core.access import Role, Token
 from forewarn.core.decision import Changes, Draft, State
-from forewarn.core.model import Entry, EntryKind, Scope, ScopeKind, VirtualMachine
-from forewarn.errors import InvalidRequest, LimitExceeded, NotFound
+from forewarn.core.model import Entry, EntryKind
+from forewarn.errors import LimitExceeded, NotFound
+from forewarn.owners import check_owned
 from forewarn.secret import digest, new_token
-from forewarn.store.contract import Reader, Transaction
+from forewarn.store.contract import Transaction
 
 __all__ = ["TokenCommands", "TokenRequest"]
 
@@ -57,7 +58,7 @@ class TokenCommands(Committer):
             if sum(each.is_taken(draft.now) for each in tx.tokens()) >= self.tokens_max:
                 msg = f"there are {self.tokens_max} tokens already (tokens_max): see 'forewarn token revoke'"
                 raise LimitExceeded(msg)
-            _check_names(tx, request)
+            check_owned(tx, request.scopes, request.vms)
             token = Token(
                 id=draft.new_id("token"),
                 name=request.name,
@@ -180,28 +181,3 @@ def _revoked(draft: Draft, token: Token, words: str) -> Token:
         return token
     draft.note(EntryKind.TOKEN_REVOKED, reason=words)
     return replace(token, revoked_at=draft.now)
-
-
-def _check_names(reader: Reader, request: TokenRequest) -> None:
-    """See that a tenant is given what there is, and what can have an owner."""
-    scopes = reader.scopes(request.scopes)
-    for name in request.scopes:
-        scope = scopes.get(name)
-        if scope is None:
-            msg = f"scope {name!r} does not exist: see 'forewarn vm list'"
-            raise NotFound(msg, scope=name)
-        if scope.kind is ScopeKind.STANDALONE:
-            msg = f"scope {name!r} only says that its VMs stand alone: name the VMs"
-            raise InvalidRequest(msg, scope=name)
-    for name in request.vms:
-        found = reader.vms(name=name)
-        if not found:
-            msg = f"vm {name!r} does not exist: see 'forewarn vm list'"
-            raise NotFound(msg, vm=name)
-        if not _is_alone(found[0], reader.scopes([found[0].scope or ""])):
-            msg = f"vm {name!r} is in scope {found[0].scope!r}, and sees all of its events: name the scope"
-            raise InvalidRequest(msg, vm=name)
-
-
-def _is_alone(vm: VirtualMachine, scopes: dict[str, Scope]) -> bool:
-    return vm.scope is None or scopes[vm.scope].kind is ScopeKind.STANDALONE

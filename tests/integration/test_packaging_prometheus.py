@@ -194,7 +194,10 @@ def test_a_prometheus_that_asks_a_real_service_can_draw_the_dashboard(
                 assert wire.ask(get()).status == status
         return bool(ask(prometheus, f'rate(forewarn_requests_total{{status="200"}}[{RATE_INTERVAL}]) > 0'))
 
+    with service.operator() as operator:
+        operator.post("/v1/subscriptions", json={"name": "chat", "url": "http://127.0.0.1:9/"})
     assert wait_for(is_seen, 30)
+    assert wait_for(lambda: ask(prometheus, "forewarn_undelivered_age_seconds"), 30)
     # A label that is spelt wrong would find nothing for ever. A service that is well has no 5xx.
     selectors = {each for text in (*(rule["expr"] for rule in rules()), *shown()) for each in SELECTOR.findall(text)}
     for selector in sorted(selectors - {'forewarn_requests_total{status=~"5.."}'}):

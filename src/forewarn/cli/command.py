@@ -29,11 +29,13 @@ _CONNECTION = "Connection"
 _SERVER_LIBRARIES = frozenset(
     {
         "alembic",
+        "cloudevents",
         "fastapi",
         "httptools",
         "itsdangerous",
         "jinja2",
         "sqlalchemy",
+        "standardwebhooks",
         "starlette",
         "structlog",
         "uvicorn",

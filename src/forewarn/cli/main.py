@@ -37,6 +37,7 @@ from forewarn.cli.requests import add_requests
 from forewarn.cli.rollout import add_rollout
 from forewarn.cli.scenario import add_scenario
 from forewarn.cli.serve import add_serve
+from forewarn.cli.subscription import add_subscription
 from forewarn.cli.token import add_token
 from forewarn.cli.trying import add_try
 from forewarn.cli.vm import add_vm
@@ -71,6 +72,7 @@ _ADDERS = (
     add_event,
     add_ledger,
     add_dashboard,
+    add_subscription,
     add_clock,
     add_try,
     add_scenario,

@@ -81,6 +81,17 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "GET /v1/hosts/{name}/tokens": _READS,
     "POST /v1/hosts/{name}/tokens": _OPERATOR,
     "DELETE /v1/hosts/{name}/tokens/{token_id}": _OPERATOR,
+    # Subscriptions
+    "GET /v1/subscriptions": _READS,
+    "POST /v1/subscriptions": _OPERATOR,
+    "GET /v1/subscriptions/{name}": _READS,
+    "DELETE /v1/subscriptions/{name}": _OPERATOR,
+    "POST /v1/subscriptions/{name}/pause": _OPERATOR,
+    "POST /v1/subscriptions/{name}/resume": _OPERATOR,
+    "POST /v1/subscriptions/{name}/rotate-secret": _OPERATOR,
+    "POST /v1/subscriptions/{name}/test": _OPERATOR,
+    "GET /v1/subscriptions/{name}/deliveries": _READS,
+    "POST /v1/subscriptions/{name}/deliveries/redeliver": _OPERATOR,
     # The service
     "GET /v1/inventory": _READS,
     "PUT /v1/inventory": _OPERATOR,

@@ -30,6 +30,7 @@ from forewarn.control import (
     maintenance,
     request,
     rollout,
+    subscription,
     token,
     vm,
 )
@@ -54,6 +55,7 @@ _ROUTERS = (
     host,
     inventory,
     ledger,
+    subscription,
     clock,
     fault,
     request,

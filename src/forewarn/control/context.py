@@ -25,6 +25,7 @@ from forewarn.errors import InvalidRequest, NotFound
 from forewarn.hub import Hub
 from forewarn.journal import Journal
 from forewarn.metrics import Metrics
+from forewarn.notifying import Notifier
 from forewarn.refusals import Refusals
 from forewarn.scheduler import Scheduler
 from forewarn.store.contract import Reader
@@ -57,6 +58,7 @@ class Context:
         page_size_max: Most items in one page.
         request_vms_max: Most hosts or VMs in one request.
         journal: What VMs asked lately.
+        notifier: Tells subscribers.
         has_faults: Whether operators may inject faults.
         may_run_commands: Whether a rollout may name a command that is run here.
         refusals: Counts calls that were refused.
@@ -79,6 +81,7 @@ class Context:
     journal: Journal
     refusals: Refusals
     refused: RefusalLog
+    notifier: Notifier
     token_lifetime: timedelta = timedelta(days=90)
     token_lifetime_max: timedelta = timedelta(days=366)
     token_names_max: int = 1000

@@ -45,6 +45,8 @@ async def metrics(context: ContextOf) -> Response:
 
     def read(reader: Reader) -> None:
         context.metrics.counts.update(reader.counts())
+        context.metrics.subscriptions = reader.subscriptions()
+        context.metrics.deliveries = reader.delivery_counts()
 
     await context.engine.read(read)
     return Response(context.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -116,7 +116,7 @@ class Token:
         )
 
 
-_OPEN_REASONS = frozenset({EntryKind.IMPACT_MEASURED, EntryKind.VM_CHANGED})
+_OPEN_REASONS = frozenset({EntryKind.IMPACT_MEASURED, EntryKind.VM_CHANGED, EntryKind.UNSEEN, EntryKind.LATE})
 """Kinds of entries whose reason Forewarn itself writes, and never names a host or anybody else's in it."""
 
 
@@ -170,7 +170,8 @@ class Principal:
         owned = self.owned
         if owned is None:
             return list(events)
-        seen = [event for event in events if owned.has_event(event, maintenance)]
+        vms = {claim.vm for claim in owned.claims(maintenance)}  # once, as there may be a thousand of both
+        seen = [event for event in events if vms.intersection(event.resources)]
         return [
             replace(e, approved_by=None if e.approved_by is None else self._shown_actor(e.approved_by)) for e in seen
         ]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from forewarn.core.lifecycle import EVENT_STATUS, LEDGER_KIND, Trigger, step
+from forewarn.core.look import Look, Vigilance, look_after
 from forewarn.core.model import (
     Audience,
     Entry,
@@ -46,6 +47,7 @@ class Rules:
             no limit.
         policy_delay: How long what a policy has approved is shown as Scheduled at least.
         deferrals_max: How often one maintenance may be put off.
+        vigilance: What is looked for that no transition says.
     """
 
     initial_incarnation: int = 1
@@ -57,6 +59,7 @@ class Rules:
     user_operations_max: int | None = None
     policy_delay: timedelta = timedelta(seconds=5)
     deferrals_max: int = 20
+    vigilance: Vigilance = field(default_factory=Vigilance)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,6 +96,7 @@ class Changes:
         created: Ids of the maintenances and events that did not exist before.
         forgotten_maintenances: How many were forgotten since the change before that forgot some.
         forgotten_entries: As above, of the ledger.
+        looks: When to look at a maintenance next, by its id; None: no more.
     """
 
     vms: dict[str, VirtualMachine] = field(default_factory=dict)
@@ -104,6 +108,7 @@ class Changes:
     documents: list[Document] = field(default_factory=list)
     forgotten_maintenances: int = 0
     forgotten_entries: int = 0
+    looks: dict[str, Look | None] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -113,7 +118,9 @@ class Changes:
     @property
     def next_due_at(self) -> datetime | None:
         """The earliest moment at which the scheduler must look at one of the changed maintenances."""
-        return min((m.due_at for m in self.maintenances.values() if m.due_at is not None), default=None)
+        moments = [m.due_at for m in self.maintenances.values() if m.due_at is not None]
+        moments += [look.at for look in self.looks.values() if look is not None]
+        return min(moments, default=None)
 
 
 class Draft:
@@ -215,6 +222,8 @@ class Draft:
 
     def finish(self) -> Changes:
         """Count the documents that changed, and hand over what to commit."""
+        if self.rules.vigilance.is_on:
+            self._plan_looks()
         before = _arrays(self._before.events.values(), self._before.maintenances)
         after = _arrays(self.events.values(), self.maintenances)
         keys = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
@@ -230,6 +239,14 @@ class Draft:
             self._changes.documents.append(Document(audience=audience, items=tuple(items[key])))
         return self._changes
 
+    def _plan_looks(self) -> None:
+        """A maintenance that has moved is looked at when it should move again."""
+        for entry in self._changes.entries:
+            if entry.kind in _MOVES and entry.maintenance_id is not None:
+                maintenance = self.maintenances[entry.maintenance_id]
+                look = look_after(maintenance, self.now, self.now, self.rules.vigilance)
+                self._changes.looks[maintenance.id] = look
+
     def _items(self, keys: set[str]) -> dict[str, list[tuple[Event, Maintenance]]]:
         """What is listed for each of those audiences, in order of creation."""
         items: dict[str, list[tuple[Event, Maintenance]]] = {key: [] for key in keys}
@@ -237,6 +254,9 @@ class Draft:
             if event.is_listed and event.audience in items:
                 items[event.audience].append((event, self.maintenances[event.maintenance_id]))
         return items
+
+
+_MOVES = (frozenset(LEDGER_KIND.values()) - {EntryKind.QUEUED}) | {EntryKind.DEFERRED, EntryKind.EXTENDED}
 
 
 def _keys(maintenance: Maintenance) -> set[tuple[str, str]]:

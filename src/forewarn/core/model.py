@@ -367,6 +367,11 @@ class EntryKind(StrEnum):
     FAULT_INJECTED = "fault-injected"
     FAULT_CLEARED = "fault-cleared"
     PRUNED = "pruned"
+    UNSEEN = "unseen"
+    """A VM has not asked since the event was announced, and the notice runs out."""
+    LATE = "late"
+    """Due and not started, or longer in progress than announced."""
+    SUBSCRIPTION = "subscription"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.store.lease import Lease
+from forewarn.store.notifying_contract import NotifyingReader, NotifyingTransaction
 
 __all__ = [
     "INVENTORY",
@@ -119,7 +120,7 @@ class StoredRollout:
     content: str
 
 
-class Reader(Protocol):
+class Reader(NotifyingReader, Protocol):
     """Reading, without locking anybody out.
 
     Where there is an argument `owned`, only what belongs to that tenant is there; None: everything is.
@@ -274,7 +275,7 @@ class Reader(Protocol):
         ...
 
 
-class Transaction(Reader, Protocol):
+class Transaction(NotifyingTransaction, Reader, Protocol):
     """One write transaction: all of it is on disk when it ends, or none."""
 
     def now(self) -> datetime | None:
@@ -347,6 +348,7 @@ class Transaction(Reader, Protocol):
 
         Once there are fewer of them than that, entries of no maintenance are forgotten too, ten times `limit` at most.
         Tokens that were not taken any more before that are forgotten, too.
+        Deliveries of what happened before that are forgotten, too.
 
         Returns:
             How much was forgotten; none once there is nothing left to forget.

@@ -26,6 +26,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import EVERYTHING, Selection, takes_entry, takes_maintenance
 from forewarn.store.contract import INVENTORY, News, Outcome, Page, StoredRollout
+from forewarn.store.memory_notifying import MemoryNotifyingReader
 from forewarn.store.memory_owning import has_entry, has_maintenance, has_vm
 from forewarn.store.memory_tables import ALL, Table, Tables
 
@@ -47,7 +48,7 @@ def as_json(content: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
-class MemoryReader:
+class MemoryReader(MemoryNotifyingReader):
     """Reads in dictionaries; see `forewarn.store.contract.Reader` for the duties."""
 
     def __init__(self, tables: Tables) -> None:
@@ -141,6 +142,9 @@ class MemoryReader:
     def maintenance(self, maintenance_id: str, owned: Owned | None = None) -> Maintenance | None:
         found = self._tables.maintenances.rows.get(maintenance_id)
         return found if found is not None and (owned is None or owned.claims(found)) else None
+
+    def maintenances_by_id(self, ids: Iterable[str]) -> dict[str, Maintenance]:
+        return of_keys(self._tables.maintenances, ids)
 
     def events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
         rows, index = self._tables.events.rows, self._tables.events_of

@@ -11,7 +11,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from forewarn.core.access import Token
+from forewarn.core.look import Look
 from forewarn.core.model import Audience, Entry, Event, Host, Maintenance, Scope, VirtualMachine
+from forewarn.core.subscription import Delivery, Subscription
 from forewarn.errors import StoreUnavailable
 from forewarn.store.contract import Outcome, StoredRollout
 
@@ -230,6 +232,12 @@ class Tables:
 
         self.outcomes_by_at: Index[Outcome] = Index(lambda o: (ALL, (o.at, o.key)))
         self.outcomes: Table[Outcome] = Table("outcome", self._log, self.outcomes_by_at)
+
+        self.looks_by_at: Index[Look] = Index(lambda look: (ALL, (look.at, look.maintenance_id)))
+        self.looks: Table[Look] = Table("look", self._log, self.looks_by_at)
+        self.subscriptions: Table[Subscription] = Table("subscription", self._log)
+        self.deliveries_of: Index[Delivery] = Index(lambda d: ((d.subscription_id, d.state), d.key))
+        self.deliveries: Table[Delivery] = Table("delivery", self._log, self.deliveries_of)
 
     def commit(self) -> None:
         """What was changed stands."""

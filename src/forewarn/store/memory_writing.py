@@ -26,6 +26,7 @@ from forewarn.core.model import (
 from forewarn.core.policy import NO_POLICY
 from forewarn.core.value import replace
 from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout
+from forewarn.store.memory_notifying import MemoryNotifyingTransaction
 from forewarn.store.memory_reading import MemoryReader, as_json, of_keys
 from forewarn.store.memory_tables import ALL, Index, Table, Tables
 
@@ -56,7 +57,7 @@ _STANDING = {
 }
 
 
-class MemoryTransaction(MemoryReader):
+class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
     """Reads and writes in dictionaries; see `forewarn.store.contract.Transaction` for the duties."""
 
     def __init__(self, tables: Tables) -> None:
@@ -183,6 +184,7 @@ class MemoryTransaction(MemoryReader):
         for entry in changes.entries:
             sequence = self.next_sequence()
             tables.ledger.put(sequence, (sequence, entry))
+        self.keep_looks(changes.looks)
 
     def _mark(self, audiences: Iterable[str]) -> None:
         keys = list(audiences)
@@ -243,6 +245,7 @@ class MemoryTransaction(MemoryReader):
             for _, key in list(tables.events_of.group(maintenance_id)):
                 tables.events.put(key, None)
             numbers += [number for (number,) in tables.entries_of.group(maintenance_id)]
+            tables.looks.put(maintenance_id, None)
             tables.maintenances.put(maintenance_id, None)
         if len(old) < limit:
             for token in [each for each in tables.tokens.rows.values() if _ended_before(each, ended_before)]:
@@ -250,6 +253,8 @@ class MemoryTransaction(MemoryReader):
             numbers += [number for _, number in tables.loose_entries.before(ALL, ended_before)[: 10 * limit]]
         for number in numbers:
             tables.ledger.put(number, None)
+        for key in [key for key, delivery in tables.deliveries.rows.items() if delivery.at < ended_before]:
+            tables.deliveries.put(key, None)
         return Forgotten(maintenances=len(old), entries=len(numbers))
 
     def mend_claims(self, until: datetime, limit: int) -> int:  # noqa: ARG002 - of the contract

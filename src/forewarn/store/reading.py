@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -27,27 +27,20 @@ from forewarn.core.model import (
 from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.store import tables as t
 from forewarn.store.contract import INVENTORY, News, Outcome, Page, StoredRollout
+from forewarn.store.notifying import SqlNotifyingReader
 from forewarn.store.owning import owned_entries, owned_events, owned_maintenances, owned_vms
-from forewarn.store.rows import from_rows
+from forewarn.store.rows import from_rows, in_pieces
 from forewarn.store.selecting import entry_terms, maintenance_terms, reach
 
-__all__ = ["SqlReader", "in_pieces"]
+__all__ = ["SqlReader"]
 
 T = TypeVar("T")
 
-_PIECE = 500
 _NEAR = 5000
 """Where so few entries can follow, it is quicker to look at each of them than to find all that belong to a tenant."""
 
 
-def in_pieces(items: Iterable[T], size: int = _PIECE) -> Iterator[list[T]]:
-    """Cut a list into pieces that fit into one statement."""
-    iterator = iter(items)
-    while piece := list(islice(iterator, size)):
-        yield piece
-
-
-class SqlReader:
+class SqlReader(SqlNotifyingReader):
     """Reads on one connection; see `forewarn.store.contract.Reader` for the duties."""
 
     def __init__(self, connection: sa.Connection) -> None:
@@ -161,6 +154,9 @@ class SqlReader:
             query = query.where(owned_maintenances(owned))
         found = self._all(Maintenance, query)
         return found[0] if found else None
+
+    def maintenances_by_id(self, ids: Iterable[str]) -> dict[str, Maintenance]:
+        return self._maintenances_by_id(ids)
 
     def _maintenances_by_id(self, ids: Iterable[str]) -> dict[str, Maintenance]:
         return {m.id: m for m in self._by_key(Maintenance, t.maintenance.c.id, ids)}

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from functools import lru_cache
+from itertools import islice
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from forewarn.core.model import Claim
 
-__all__ = ["claim_rows", "from_rows", "to_row"]
+__all__ = ["claim_rows", "from_rows", "in_pieces", "to_row"]
 
 T = TypeVar("T")
 
 _PIECE = 1000
+_KEYS = 500
+
+
+def in_pieces(items: Iterable[T], size: int = _KEYS) -> Iterator[list[T]]:
+    """Cut a list into pieces that fit into one statement."""
+    iterator = iter(items)
+    while piece := list(islice(iterator, size)):
+        yield piece
 
 
 @lru_cache

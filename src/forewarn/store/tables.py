@@ -25,6 +25,7 @@ from forewarn.core.model import (
     Source,
 )
 from forewarn.core.policy import NO_POLICY
+from forewarn.core.subscription import DeliveryState, NotificationKind, SubscriptionState
 from forewarn.errors import StoreCorrupt
 from forewarn.wire.policy import PolicyIn, show_policy, to_policy
 
@@ -32,6 +33,7 @@ __all__ = [
     "address",
     "audience",
     "claim",
+    "delivery",
     "event",
     "feed",
     "host",
@@ -39,11 +41,13 @@ __all__ = [
     "idempotency",
     "lease",
     "ledger",
+    "look",
     "maintenance",
     "meta",
     "metadata",
     "rollout",
     "scope",
+    "subscription",
     "token",
     "vm",
 ]
@@ -385,6 +389,53 @@ lease = sa.Table(
     _required("term", sa.BigInteger),
     _required("expires_at", Moment),
     comment="Which replica carries out what is due, for how long by the database's clock, and how often that changed.",
+)
+
+look = sa.Table(
+    "look",
+    metadata,
+    sa.Column("maintenance_id", sa.String, primary_key=True),
+    _required("announced_at", Moment),
+    _required("at", Moment, index=True),
+    comment="When to see whether a maintenance was seen by its VMs, and is not late.",
+)
+
+subscription = sa.Table(
+    "subscription",
+    metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    _required("name", sa.String, unique=True),
+    _required("url", sa.String),
+    _required("secret", sa.String),
+    sa.Column("former_secret", sa.String),
+    sa.Column("former_until", Moment),
+    _required("scopes", Names),
+    _required("vms", Names),
+    _required("kinds", Names),
+    _required("state", Word(SubscriptionState)),
+    sa.Column("reason", sa.String),
+    _required("is_given_up", sa.Boolean),
+    _required("cursor", sa.BigInteger),
+    _required("created_at", Moment),
+    _required("created_by", sa.String),
+    sa.Column("failing_since", Moment),
+    comment="Who is told of what happens; the cursor says up to which ledger entry.",
+)
+
+delivery = sa.Table(
+    "delivery",
+    metadata,
+    sa.Column("subscription_id", sa.String, primary_key=True),
+    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("subject", sa.String, primary_key=True),
+    _required("kind", Word(NotificationKind)),
+    _required("at", Moment, index=True),
+    _required("attempts", sa.Integer),
+    sa.Column("next_at", Moment),
+    _required("state", Word(DeliveryState)),
+    _required("last_error", sa.String),
+    sa.Index("ix_delivery_subscription_id_state", "subscription_id", "state"),
+    comment="What is being tried again for a subscription, and what was given up.",
 )
 
 idempotency = sa.Table(

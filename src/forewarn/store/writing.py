@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from forewarn.core.access import Role, Token
 from forewarn.core.decision import Changes, State
@@ -25,8 +24,9 @@ from forewarn.core.model import (
 from forewarn.errors import StoreUnavailable
 from forewarn.store import tables as t
 from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout
-from forewarn.store.reading import SqlReader, in_pieces
-from forewarn.store.rows import claim_rows, to_row
+from forewarn.store.notifying import SqlNotifyingTransaction
+from forewarn.store.reading import SqlReader
+from forewarn.store.rows import claim_rows, in_pieces, to_row
 
 __all__ = ["SqlTransaction"]
 
@@ -53,7 +53,7 @@ _MUTABLE = {
 """Columns that change after a row was made; all others stand from the first."""
 
 
-class SqlTransaction(SqlReader):
+class SqlTransaction(SqlReader, SqlNotifyingTransaction):
     """Reads and writes on one connection; see `forewarn.store.contract.Transaction` for the duties."""
 
     def __init__(self, connection: sa.Connection) -> None:
@@ -200,6 +200,7 @@ class SqlTransaction(SqlReader):
         entries = [to_row(entry) | {"sequence": self.next_sequence()} for entry in changes.entries]
         if entries:
             self._connection.execute(sa.insert(t.ledger), entries)
+        self.keep_looks(changes.looks)
 
     def _mark(self, audiences: Iterable[str]) -> None:
         """Number a change. Writers come one after the other, so what has a larger number was committed later."""
@@ -305,7 +306,7 @@ class SqlTransaction(SqlReader):
         ids = list(self._connection.execute(old).scalars())
         entries = 0
         for piece in in_pieces(ids):
-            for column in (t.event.c.maintenance_id, t.claim.c.maintenance_id, columns.id):
+            for column in (t.event.c.maintenance_id, t.claim.c.maintenance_id, t.look.c.maintenance_id, columns.id):
                 self._connection.execute(sa.delete(column.table).where(column.in_(piece)))
             entries += self._connection.execute(
                 sa.delete(t.ledger).where(t.ledger.c.maintenance_id.in_(piece))
@@ -313,6 +314,7 @@ class SqlTransaction(SqlReader):
         if len(ids) < limit:
             self._forget_tokens(ended_before)
             entries += self._prune_loose(ended_before, 10 * limit)
+        self._connection.execute(sa.delete(t.delivery).where(t.delivery.c.at < ended_before))
         return Forgotten(maintenances=len(ids), entries=entries)
 
     def _prune_loose(self, before: datetime, limit: int) -> int:
@@ -345,15 +347,6 @@ class SqlTransaction(SqlReader):
         for table in (t.token, t.host_token):
             self._connection.execute(sa.delete(table).where(table.c.revoked_at < before))
         self._connection.execute(sa.delete(t.token).where(t.token.c.expires_at < before))
-
-    def _upsert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-        if not rows:
-            return
-        keys = [column.name for column in table.primary_key]
-        dialect = sqlite if self._connection.dialect.name == "sqlite" else postgresql
-        insert = dialect.insert(table)
-        others = {name: insert.excluded[name] for name in rows[0] if name not in keys}
-        self._connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=others), rows)
 
 
 def _lone_vms(state: State) -> set[str]:

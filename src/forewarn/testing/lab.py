@@ -43,6 +43,14 @@ Announced: TypeAlias = tuple[Maintenance, list[Event]]
 """A maintenance with its events."""
 
 _ADDRESS = "127.0.0.1"
+_USUAL: dict[str, Any] = {
+    "clock": "virtual",
+    "fault_injection": True,
+    # VMs of a test ask when the test says so: that one has not is no news.
+    "unseen_before": None,
+    "late_start_after": None,
+    "late_end_after": None,
+}
 _DOCUMENTS_MAX = 10_000
 _GRACE_S = 0.2
 
@@ -74,7 +82,7 @@ class Lab:
         self._is_enabled = is_enabled
         self._store = MemoryStore()
         self.backend = Backend(
-            said_settings(**{"clock": "virtual", "fault_injection": True} | settings),
+            said_settings(**_USUAL | settings),
             store=self._store,
             clock=self.clock,
             actuator=actuator,

@@ -28,6 +28,7 @@ VERBS = {
     "event": "list approve",
     "ledger": "",
     "dashboard": "",
+    "subscription": "create list show delete pause resume rotate-secret test deliveries redeliver",
     "clock": "show advance",
     "try": "",
     "scenario": "list show play from-transcript",

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 
 from forewarn.core.decision import Changes, State
 from forewarn.core.inventory import Inventory
+from forewarn.core.look import Look
 from forewarn.core.model import (
     Audience,
     Claim,
@@ -35,6 +36,7 @@ from forewarn.core.model import (
     VirtualMachine,
 )
 from forewarn.core.selection import Selection
+from forewarn.core.subscription import Delivery, DeliveryState, NotificationKind, Subscription, SubscriptionState
 from forewarn.errors import Conflict, ForewarnError, StoreUnavailable
 from forewarn.store import MemoryStore, SqlStore, Store
 from forewarn.store.contract import Outcome, Reader, Transaction
@@ -140,6 +142,35 @@ entries = st.builds(
 )
 
 
+looks = st.dictionaries(
+    st.sampled_from(MAINTENANCES), st.none() | moments.map(lambda at: Look(maintenance_id="", announced_at=NOW, at=at))
+).map(lambda drawn: {key: look and replace(look, maintenance_id=key) for key, look in drawn.items()})
+subscriptions = st.builds(
+    Subscription,
+    id=st.sampled_from(["s-1", "s-2", "s-3"]),
+    name=st.sampled_from(["chat", "mail"]),
+    url=st.just("http://receiver/"),
+    secret=st.just("whsec_c2VjcmV0"),
+    scopes=st.lists(st.sampled_from(SCOPES), max_size=2).map(tuple),
+    state=st.sampled_from(SubscriptionState),
+    cursor=st.integers(0, 3),
+    created_at=moments,
+    created_by=st.just("operator:ann"),
+    failing_since=st.none() | moments,
+)
+deliveries = st.builds(
+    Delivery,
+    subscription_id=st.sampled_from(["s-1", "s-2"]),
+    sequence=st.integers(1, 3),
+    subject=st.sampled_from(["a", "B"]),
+    kind=st.sampled_from(NotificationKind),
+    at=moments,
+    attempts=st.integers(0, 2),
+    next_at=st.none() | moments,
+    state=st.sampled_from(DeliveryState),
+)
+
+
 @dataclass(frozen=True)
 class Operation:
     """A call of a transaction, that can be shown."""
@@ -164,6 +195,7 @@ def changes(draw: st.DrawFn) -> Changes:
         maintenances={m.id: m for m in draw(st.lists(maintenances, max_size=2))},
         events={e.id: e for e in draw(st.lists(events, max_size=2))},
         entries=draw(st.lists(entries, max_size=3)),
+        looks=draw(looks),
     )
     made.created.update(key for key in (*made.maintenances, *made.events) if draw(st.booleans()))
     return made
@@ -186,6 +218,10 @@ operations = st.one_of(
     calls("keep_outcome", outcomes),
     calls("keep_clock", st.sampled_from(["real", "virtual"])),
     calls("next_sequence"),
+    calls("keep_subscription", subscriptions),
+    calls("forget_subscription", st.sampled_from(["s-1", "s-2"])),
+    calls("keep_deliveries", st.lists(deliveries, max_size=3, unique_by=lambda d: (d.subscription_id, *d.key))),
+    calls("forget_deliveries", st.just("s-1"), st.just([(1, "a"), (2, "B"), (9, "z")])),
     calls("prune", moments, moments, st.integers(1, 3)),
 )
 transactions = st.tuples(st.lists(operations, min_size=1, max_size=4), st.integers(0, 4).map(lambda n: n == 0))
@@ -337,6 +373,16 @@ def told(reader: Reader) -> Mapping[str, object]:
         "due": lambda: [reader.due(NOW + minutes(n), 2) for n in range(LATEST + 1)],
         "silent": lambda: [reader.silent(NOW + minutes(n), 2) for n in range(LATEST + 1)],
         "outcomes": lambda: [reader.outcome(key) for key in ("k", "l", "m")],
+        "maintenances by id": lambda: reader.maintenances_by_id(iter(ids)),
+        "looks": lambda: [reader.next_look_at(), *(reader.looks(NOW + minutes(n), 2) for n in range(LATEST + 1))],
+        "subscriptions": reader.subscriptions,
+        "deliveries": lambda: [
+            reader.deliveries(i, state, after=after, limit=2)
+            for i in ("s-1", "s-2")
+            for state in DeliveryState
+            for after in ((0, ""), (1, "B"), (2, "a"))
+        ],
+        "delivery counts": lambda: dict(reader.delivery_counts()),
         "fingerprint": reader.fingerprint,
         "clock": reader.clock,
     }

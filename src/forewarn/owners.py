@@ -1,0 +1,41 @@
+"""What can be given to a tenant: scopes, and VMs that stand alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from forewarn.core.model import Scope, ScopeKind, VirtualMachine
+from forewarn.errors import InvalidRequest, NotFound
+from forewarn.store.contract import Reader
+
+__all__ = ["check_owned"]
+
+
+def check_owned(reader: Reader, scopes: Iterable[str], vms: Iterable[str]) -> None:
+    """See that a tenant is given what there is, and what can have an owner.
+
+    Raises:
+        NotFound: A scope or VM does not exist.
+        InvalidRequest: A scope is of the kind standalone, or a VM is in another scope.
+    """
+    known = reader.scopes(scopes)
+    for name in scopes:
+        scope = known.get(name)
+        if scope is None:
+            msg = f"scope {name!r} does not exist: see 'forewarn vm list'"
+            raise NotFound(msg, scope=name)
+        if scope.kind is ScopeKind.STANDALONE:
+            msg = f"scope {name!r} only says that its VMs stand alone: name the VMs"
+            raise InvalidRequest(msg, scope=name)
+    for name in vms:
+        found = reader.vms(name=name)
+        if not found:
+            msg = f"vm {name!r} does not exist: see 'forewarn vm list'"
+            raise NotFound(msg, vm=name)
+        if not _is_alone(found[0], reader.scopes([found[0].scope or ""])):
+            msg = f"vm {name!r} is in scope {found[0].scope!r}, and sees all of its events: name the scope"
+            raise InvalidRequest(msg, vm=name)
+
+
+def _is_alone(vm: VirtualMachine, scopes: dict[str, Scope]) -> bool:
+    return vm.scope is None or scopes[vm.scope].kind is ScopeKind.STANDALONE

@@ -1,0 +1,314 @@
+"""What is told of a ledger entry, as CloudEvents 1.0 in structured JSON.
+
+An entry about a maintenance makes a notification for each of its events, which one scope sees; so a tenant is told of
+its own events and of nobody else's. What a notification says of states is what was so when it happened, however late
+it is sent. NotBefore alone is the one that holds when it is sent: it may have been put off since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+from cloudevents.core.bindings.http import to_structured_event
+from cloudevents.core.v1.event import CloudEvent
+from pydantic import BaseModel, ConfigDict, Field
+
+from forewarn.core.access import Principal
+from forewarn.core.model import Entry, EntryKind, Event, EventType, Maintenance, MaintenanceState, Source
+from forewarn.core.rollout import Rollout
+from forewarn.core.subscription import NotificationKind, Subscription, delivery_id
+from forewarn.wire.control import EventOut, Moment
+
+__all__ = [
+    "CONTENT_TYPE",
+    "PREFIX",
+    "EventData",
+    "MaintenanceData",
+    "Notification",
+    "PingData",
+    "RolloutData",
+    "encode_notification",
+    "encode_ping",
+    "notifications_of",
+    "rollout_of",
+]
+
+CONTENT_TYPE = "application/cloudevents+json"
+PREFIX = "dev.forewarn"
+"""What every type begins with."""
+
+_S = MaintenanceState
+_KINDS = {
+    EntryKind.SCHEDULED: NotificationKind.SCHEDULED,
+    EntryKind.DEFERRED: NotificationKind.DEFERRED,
+    EntryKind.EXTENDED: NotificationKind.EXTENDED,
+    EntryKind.APPROVED: NotificationKind.APPROVED,
+    EntryKind.STARTED: NotificationKind.STARTED,
+    EntryKind.COMPLETED: NotificationKind.COMPLETED,
+    EntryKind.CANCELED: NotificationKind.CANCELED,
+    EntryKind.FAILED: NotificationKind.FAILED,
+    EntryKind.WITHDRAWN: NotificationKind.WITHDRAWN,
+    EntryKind.UNSEEN: NotificationKind.UNSEEN,
+    EntryKind.LATE: NotificationKind.LATE,
+}
+_STATES = {
+    NotificationKind.SCHEDULED: _S.SCHEDULED,
+    NotificationKind.DEFERRED: _S.SCHEDULED,
+    NotificationKind.EXTENDED: _S.SCHEDULED,
+    NotificationKind.APPROVED: _S.SCHEDULED,
+    NotificationKind.UNSEEN: _S.SCHEDULED,
+    NotificationKind.STARTED: _S.STARTED,
+    NotificationKind.COMPLETED: _S.COMPLETED,
+    NotificationKind.CANCELED: _S.CANCELED,
+    NotificationKind.FAILED: _S.FAILED,
+}
+"""In which state a maintenance is when that happens to it; the others may happen in several."""
+
+_ROLLOUT_WORDS = {"paused": NotificationKind.ROLLOUT_PAUSED, "failed": NotificationKind.ROLLOUT_FAILED}
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class MaintenanceFacts(_Data):
+    """The maintenance behind an event, as far as every tenant may know it."""
+
+    id: str
+    state: MaintenanceState
+    cause: str
+    type: EventType
+    source: Source
+    description: str
+    duration_s: int = Field(description="Expected seconds; 0 no interruption, -1 unknown.")
+    not_before: Moment | None
+    created_at: Moment
+    started_at: Moment | None
+    impacted_at: Moment | None
+    ended_at: Moment | None
+    hosts: list[str] = Field(description="What it was asked for; none for a subscription to some scopes or VMs.")
+
+
+class EventData(_Data):
+    """``dev.forewarn.event.*.v1``: something happened to an event; as ``GET /v1/events`` shows it."""
+
+    event: EventOut
+    maintenance: MaintenanceFacts
+    actor: str = Field(description="Who did it; for a subscription to some scopes or VMs others by their role alone.")
+    reason: str | None = Field(description="In words; for a subscription to some scopes or VMs not in those of others.")
+
+
+class MaintenanceData(_Data):
+    """``dev.forewarn.maintenance.*.v1``: something happened to a maintenance that no VM sees an event of."""
+
+    maintenance: MaintenanceFacts
+    vms: list[str]
+    actor: str
+    reason: str | None
+
+
+class RolloutData(_Data):
+    """``dev.forewarn.rollout.*.v1``: a rollout does not go on."""
+
+    id: str
+    name: str
+    state: Literal["paused", "failed"]
+    actor: str
+    reason: str | None
+
+
+class PingData(_Data):
+    """``dev.forewarn.ping.v1``: somebody tries whether notifications arrive."""
+
+    subscription: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """One thing to tell.
+
+    Attributes:
+        subject: An event's id, a maintenance's or a rollout's.
+        maintenance: As it was then; None for a rollout.
+        event: As it was then; None where no VM sees any.
+        rollout: Its id and name.
+    """
+
+    entry: Entry
+    kind: NotificationKind
+    subject: str
+    maintenance: Maintenance | None = None
+    event: Event | None = None
+    rollout: tuple[str, str] | None = None
+    reason: str | None = None
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What tells it from others."""
+        return (self.entry.sequence, self.subject)
+
+    @property
+    def id(self) -> str:
+        """The same at every try, on every replica."""
+        return delivery_id(*self.key)
+
+
+def notifications_of(
+    entry: Entry,
+    maintenance: Maintenance | None,
+    events: Sequence[Event],
+    rollout: Rollout | None,
+    principal: Principal,
+) -> list[Notification]:
+    """What there is to tell of an entry.
+
+    Args:
+        entry: Of the ledger.
+        maintenance: The one that it is about; None: it is about none, or that is forgotten. As it is shown to them.
+        events: Those events of the maintenance that they may see, in order.
+        rollout: The one that it is about.
+        principal: Who is told. A tenant is told of its events only.
+    """
+    if entry.kind is EntryKind.ROLLOUT:
+        return [] if rollout is None or principal.owned is not None else _of_rollout(entry, rollout)
+    kind = _KINDS.get(entry.kind)
+    if kind is None or maintenance is None:
+        return []
+    if principal.owned is not None and not events:
+        return []
+    entry = principal.shown_entry(entry)
+    then = _maintenance_then(entry, kind, maintenance)
+    if entry.event_id is not None:
+        events = [event for event in events if event.id == entry.event_id]
+    elif not events:
+        return [Notification(entry=entry, kind=kind, subject=then.id, maintenance=then, reason=entry.reason)]
+    return [
+        Notification(
+            entry=entry,
+            kind=kind,
+            subject=event.id,
+            maintenance=then,
+            event=_event_then(entry, kind, event),
+            reason=entry.reason,
+        )
+        for event in events
+    ]
+
+
+def rollout_of(entry: Entry) -> str | None:
+    """The id of the rollout that an entry is about; None: it is about none."""
+    words = (entry.reason or "").split(" ", 2)
+    return words[1] if entry.kind is EntryKind.ROLLOUT and len(words) > 1 else None
+
+
+def _of_rollout(entry: Entry, rollout: Rollout) -> list[Notification]:
+    said = (entry.reason or "").removeprefix(f"rollout {rollout.id} {rollout.spec.name!r} ")
+    word, _, reason = said.partition(": ")
+    kind = _ROLLOUT_WORDS.get(word)
+    if kind is None:
+        return []
+    about = (rollout.id, rollout.spec.name)
+    return [Notification(entry=entry, kind=kind, subject=rollout.id, rollout=about, reason=reason or None)]
+
+
+def _maintenance_then(entry: Entry, kind: NotificationKind, maintenance: Maintenance) -> Maintenance:
+    """As it was when that happened: what came later had not happened yet."""
+    m = maintenance
+    state = _STATES.get(kind)
+    if state is None:
+        state = _S.STARTED if _until(m.started_at, entry.at) else _S.SCHEDULED
+    has_begun = state in {_S.STARTED, _S.COMPLETED, _S.FAILED}
+    return replace(
+        m,
+        state=state,
+        started_at=_until(m.started_at, entry.at) if has_begun else None,
+        impacted_at=_until(m.impacted_at, entry.at) if has_begun and state is not _S.STARTED else None,
+        ended_at=_until(m.ended_at, entry.at) if state in {_S.COMPLETED, _S.FAILED, _S.CANCELED} else None,
+    )
+
+
+def _event_then(entry: Entry, kind: NotificationKind, event: Event) -> Event:
+    is_known = _until(event.approved_at, entry.at) is not None
+    return replace(
+        event,
+        is_listed=kind is not NotificationKind.WITHDRAWN,
+        approved_at=event.approved_at if is_known else None,
+        approved_by=event.approved_by if is_known else None,
+    )
+
+
+def _until(moment: datetime | None, now: datetime) -> datetime | None:
+    return moment if moment is not None and moment <= now else None
+
+
+def encode_notification(notification: Notification, source: str) -> bytes:
+    """The body that is posted."""
+    noun, data = _told(notification)
+    word = notification.kind.value.removeprefix("rollout-")
+    about: dict[str, str | datetime] = {
+        "id": notification.id,
+        "type": f"{PREFIX}.{noun}.{word}.v1",
+        "subject": notification.subject,
+        "time": notification.entry.at,
+    }
+    return _encode(about, noun, source, data)
+
+
+def encode_ping(message_id: str, subscription: Subscription, source: str, now: datetime) -> bytes:
+    """A ping, for that subscription."""
+    about: dict[str, str | datetime] = {
+        "id": message_id,
+        "type": f"{PREFIX}.ping.v1",
+        "subject": subscription.name,
+        "time": now,
+    }
+    return _encode(about, "ping", source, PingData(subscription=subscription.name))
+
+
+def _encode(about: Mapping[str, str | datetime], noun: str, source: str, data: BaseModel) -> bytes:
+    attributes = {
+        **about,
+        "source": source,
+        "datacontenttype": "application/json",
+        "dataschema": f"urn:forewarn:{noun}:v1",
+    }
+    return to_structured_event(CloudEvent(attributes, data.model_dump(mode="json"))).body
+
+
+def _told(notification: Notification) -> tuple[str, BaseModel]:
+    entry, maintenance, reason = notification.entry, notification.maintenance, notification.reason
+    if notification.rollout is not None:
+        id, name = notification.rollout
+        state: Literal["paused", "failed"] = (
+            "paused" if notification.kind is NotificationKind.ROLLOUT_PAUSED else "failed"
+        )
+        return "rollout", RolloutData(id=id, name=name, state=state, actor=entry.actor, reason=reason)
+    assert maintenance is not None  # noqa: S101 - what is not about a rollout is about one
+    facts = _facts(maintenance)
+    if notification.event is None:
+        vms = list(maintenance.vms)
+        return "maintenance", MaintenanceData(maintenance=facts, vms=vms, actor=entry.actor, reason=reason)
+    shown = EventOut.of(notification.event, maintenance)
+    return "event", EventData(event=shown, maintenance=facts, actor=entry.actor, reason=reason)
+
+
+def _facts(maintenance: Maintenance) -> MaintenanceFacts:
+    m = maintenance
+    return MaintenanceFacts(
+        id=m.id,
+        state=m.state,
+        cause=m.cause,
+        type=m.type,
+        source=m.source,
+        description=m.description,
+        duration_s=m.duration_s,
+        not_before=m.not_before,
+        created_at=m.created_at,
+        started_at=m.started_at,
+        impacted_at=m.impacted_at,
+        ended_at=m.ended_at,
+        hosts=list(m.hosts),
+    )

@@ -1,0 +1,144 @@
+"""What no transition says, on virtual time: a VM has not seen what was announced, a maintenance is late."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from forewarn.actuators import Simulate
+from forewarn.core.approval import Approver
+from forewarn.core.decision import Rules
+from forewarn.core.look import Vigilance
+from forewarn.core.model import Entry, EntryKind, Maintenance
+from tests.support.simulated import Simulated, inventory, simulated
+from tests.support.world import NOW, minutes
+from tests.unit.core.builders import availability_set, vm
+
+pytestmark = pytest.mark.anyio
+
+VIGILANCE = Vigilance(unseen_before=minutes(5), late_start_after=timedelta(seconds=30), late_end_after=minutes(2))
+WORLD = inventory(
+    vm("db", addresses=("10.0.0.1",)),
+    vm("web-0", scope="web", addresses=("10.0.0.2",)),
+    vm("web-1", scope="web", update_domain=1, addresses=("10.0.0.3",)),
+    scopes=[availability_set("web")],
+)
+
+
+async def a_world(vigilance: Vigilance = VIGILANCE, complete_after: timedelta | None = None) -> Simulated:
+    actuator = Simulate(timedelta(seconds=7), complete_after)
+    made = await simulated(WORLD, rules=Rules(vigilance=vigilance), actuator=actuator)
+    await made.advance(minutes(1))
+    return made
+
+
+def said(world: Simulated, of: Maintenance, kind: EntryKind) -> list[Entry]:
+    return [entry for entry in world.entries(of) if entry.kind is kind]
+
+
+async def test_a_vm_that_has_not_asked_since_the_announcement_is_told_of_once_per_event() -> None:
+    world = await a_world()
+    announced = world.now
+    maintenance = await world.schedule_one("host-maintenance", "db", "web-0", "web-1")
+    await world.advance(minutes(2))
+    await world.get("web-1")
+    await world.advance_to(announced + minutes(10) - timedelta(seconds=1))
+    assert said(world, maintenance, EntryKind.UNSEEN) == []
+    await world.advance(timedelta(seconds=2))
+    (entry,) = said(world, maintenance, EntryKind.UNSEEN)
+    assert (entry.audience, entry.at) == ("vm:db", announced + minutes(10))
+    assert entry.event_id in {event.id for event in world.events_of(maintenance) if event.audience == "vm:db"}
+    assert entry.reason == "nobody has asked since it was announced; 300 s are left"
+    await world.advance(minutes(10))
+    assert len(said(world, maintenance, EntryKind.UNSEEN)) == 1
+
+
+async def test_an_approved_event_and_one_that_is_gone_were_seen() -> None:
+    world = await a_world()
+    one, other = (
+        await world.schedule_one("host-maintenance", "db"),
+        await world.schedule_one("host-maintenance", "web-0"),
+    )
+    await world.engine.approve([e.id for e in world.events_of(one)], Approver(actor="operator:ann"))
+    await world.cancel(other)
+    await world.advance(minutes(14))
+    assert said(world, one, EntryKind.UNSEEN) + said(world, other, EntryKind.UNSEEN) == []
+
+
+async def test_a_short_notice_is_looked_at_when_half_of_it_is_over_and_the_shortest_not_at_all() -> None:
+    world = await a_world()
+    short = await world.schedule_one("host-maintenance", "db", notice=minutes(4), force_reason="now")
+    shortest = await world.schedule_one("host-maintenance", "web-0", notice=timedelta(seconds=80), force_reason="now")
+    announced = world.now
+    await world.advance(minutes(30))
+    (entry,) = said(world, short, EntryKind.UNSEEN)
+    assert entry.at - announced == minutes(2)
+    assert said(world, shortest, EntryKind.UNSEEN) == []
+
+
+async def test_a_maintenance_that_may_not_start_is_late_once() -> None:
+    """Held by another one at the same VM, which does not end."""
+    world = await a_world(Vigilance(late_start_after=timedelta(seconds=30)))
+    first = await world.schedule_one("host-maintenance", "db", notice=minutes(15))
+    second = await world.schedule_one("user-restart", "db")
+    await world.advance(minutes(40))
+    late = [(m.id, entry.at - NOW) for m in (first, second) for entry in said(world, m, EntryKind.LATE)]
+    states = {world.state(first), world.state(second)}
+    assert states >= {"started"}
+    assert len(late) == len({i for i, _ in late})
+    if "scheduled" in states:
+        assert len(late) == 1
+
+
+async def test_a_maintenance_that_takes_longer_than_announced_is_late_once_and_one_in_time_is_not() -> None:
+    world = await a_world(complete_after=None)
+    started = await world.schedule_one("host-maintenance", "db")
+    await world.advance(minutes(15))
+    assert world.state(started) == "started"
+    at = world.get_maintenance(started).started_at
+    assert at is not None
+    await world.advance(minutes(20))
+    (entry,) = said(world, started, EntryKind.LATE)
+    assert entry.at - at == timedelta(seconds=9) + minutes(2)
+    assert entry.reason == "started 129 s ago, and not over: announced were 9 s"
+
+    quick = await a_world(complete_after=minutes(1))
+    done = await quick.schedule_one("host-maintenance", "db")
+    await quick.advance(minutes(40))
+    assert quick.state(done) == "completed"
+    assert said(quick, done, EntryKind.LATE) == []
+
+
+async def test_a_look_survives_a_crash() -> None:
+    world = await a_world()
+    maintenance = await world.schedule_one("host-maintenance", "db")
+    await world.crash()
+    await world.advance(minutes(11))
+    assert len(said(world, maintenance, EntryKind.UNSEEN)) == 1
+    assert world.read(lambda reader: reader.next_look_at()) is not None
+    await world.cancel(maintenance)
+    assert world.read(lambda reader: reader.next_look_at()) is None
+
+
+async def test_nothing_is_looked_for_where_nothing_is_wanted() -> None:
+    world = await a_world(Vigilance())
+    maintenance = await world.schedule_one("host-maintenance", "db")
+    assert world.read(lambda reader: reader.next_look_at()) is None
+    await world.advance(minutes(60))
+    kinds = {entry.kind for entry in world.entries(maintenance)}
+    assert not kinds & {EntryKind.UNSEEN, EntryKind.LATE}
+
+
+async def test_what_was_put_off_is_looked_at_as_late_as_it_is_due() -> None:
+    world = await a_world()
+    announced = world.now
+    until = announced + minutes(120)
+    maintenance = await world.schedule_one("host-maintenance", "db", latest_start=until)
+    await world.engine.defer(maintenance.id, by=minutes(60), actor="operator:ann")
+    await world.advance_to(announced + minutes(70) - timedelta(seconds=1))
+    assert said(world, maintenance, EntryKind.UNSEEN) == []
+    assert said(world, maintenance, EntryKind.LATE) == []
+    await world.advance(timedelta(seconds=2))
+    (entry,) = said(world, maintenance, EntryKind.UNSEEN)
+    assert entry.reason == "nobody has asked since it was announced; 300 s are left"
