@@ -11,24 +11,27 @@ import gc
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
 from forewarn.actuators import Actuator
 from forewarn.actuators.choose import make_actuator
+from forewarn.actuators.traced import Traced
 from forewarn.auth import Tokens, operator_token
 from forewarn.backend import Backend
 from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock
 from forewarn.commit import threaded
 from forewarn.config import Settings
 from forewarn.control import Context, make_control_app
+from forewarn.control.joining import OwnTraces
 from forewarn.control.refusal import RefusalLog
+from forewarn.core.approval import Approval, Approver
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
 from forewarn.dashboard import add_dashboard
@@ -40,7 +43,12 @@ from forewarn.oidc import Issuer
 from forewarn.refusals import Refusals
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
+from forewarn.tracing import opened
+from forewarn.tracing.sights import Sights
 from forewarn.wire.inventory import fingerprint, parse_inventory
+
+if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig
 
 __all__ = ["Service", "raise_descriptor_limit", "run_service", "serve"]
 
@@ -77,13 +85,21 @@ class Service:
     ) -> None:
         self.clock = clock or _make_clock(settings, self.store)
         self._inventory = inventory
+        self.tracing = opened(
+            settings.tracing_endpoint,
+            clock=self.clock,
+            sample_ratio=settings.tracing_sample_ratio,
+            service_name=settings.tracing_service_name,
+            moments_max=settings.tracing_moments_max,
+        )
+        actuator = actuator or make_actuator(settings, self.clock)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-write")
         self._reader = ThreadPoolExecutor(2, thread_name_prefix="forewarn-read")
         self.backend = Backend(
             settings,
             store=self.store,
             clock=self.clock,
-            actuator=actuator or make_actuator(settings, self.clock),
+            actuator=Traced(actuator, self.tracing, self.clock) if self.tracing.is_on else actuator,
             write=threaded(self._writer),
             read=threaded(self._reader),
             on_lateness=self._observe_lateness,
@@ -139,6 +155,21 @@ class Service:
         )
         self.engine.listeners += [self.metrics.notice, self.context.notice]
         self.backend.on_news.append(self.context.notice)
+        if self.tracing.is_on:
+            self._trace()
+
+    def _trace(self) -> None:
+        """Have commands, approvals and maintenances told."""
+        self.engine.tracing = self.tracing
+        self.engine.listeners.append(self.tracing.told)
+        self.backend.app.approve = self._approve_traced
+        self.sights = Sights(self.tracing, self.clock, self.feed.asked_at, self.settings.tracing_sights_max)
+        self.feed.listeners.append(self.sights.notice)
+
+    async def _approve_traced(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+        """What a VM approves, told."""
+        with self.tracing.answering(approver, len(event_ids)):
+            return await self.engine.approve(event_ids, approver)
 
     def _skew_s(self) -> float:
         return self.engine.leadership.skew.total_seconds()
@@ -158,17 +189,23 @@ class Service:
             stack.callback(self.store.close)
             stack.callback(self._reader.shutdown)
             stack.callback(self._writer.shutdown)
+            stack.push_async_callback(self.tracing.close)
             metadata = [stack.enter_context(bound(*address)) for address in self._metadata_addresses]
             control = stack.enter_context(bound(*self._control_address))
             self.metadata_urls = [url_of("http", sock) for sock in metadata]
             self.control_url = url_of("https" if self.settings.tls_certificate else "http", control)
             await self._load()
             self._check_callers()
+            if self.tracing.is_on:
+                self.sights.is_begun = True
+                stack.push_async_callback(_cancel, asyncio.create_task(self.sights.run()))
             await stack.enter_async_context(self.backend.scheduling())
             stack.push_async_callback(self.context.refused.stop)
-            control_app = make_control_app(self.context)
+            control_app = make_control_app(self.context, cast("TelemetryConfig | None", self.tracing.telemetry))
             add_dashboard(control_app, self.context)
-            server = _QuietServer(_control_config(self.settings, control_app))
+            names = self.tracing.joining
+            guarded = OwnTraces(control_app, self.context, names) if names else control_app
+            server = _QuietServer(_control_config(self.settings, guarded))
             _load_tls(server.config)
             control_task = asyncio.create_task(server.serve(sockets=[control]))
             stack.push_async_callback(_stop_control, server, control_task)
@@ -248,6 +285,11 @@ def _load_tls(config: uvicorn.Config) -> None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         msg = f"cannot use certificate {config.ssl_certfile} with key {config.ssl_keyfile}: {reason}"
         raise ConfigError(msg) from error
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _stop_control(server: uvicorn.Server, task: asyncio.Task[None]) -> None:

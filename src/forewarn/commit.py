@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from forewarn.clock import Clock
 from forewarn.core import settlement
@@ -29,11 +30,14 @@ from forewarn.feed import Feed
 from forewarn.identity import Identity
 from forewarn.leadership import Alone, Leadership
 from forewarn.store.contract import News, Outcome, Reader, Store, Transaction
+from forewarn.tracing import Tracing
 
-__all__ = ["Committer", "Gathered", "IdSource", "Key", "Runner", "Truth", "inline", "recall", "threaded"]
+__all__ = ["Committer", "Gathered", "IdSource", "Key", "Runner", "Truth", "inline", "recall", "threaded", "traced"]
 
 T = TypeVar("T")
 R = TypeVar("R")
+C = TypeVar("C", bound="Committer")
+P = ParamSpec("P")
 
 Truth = tuple[Inventory, list[Document]]
 """All that the endpoint shows: the inventory and the documents."""
@@ -70,6 +74,22 @@ def threaded(executor: ThreadPoolExecutor) -> Runner:
         return await asyncio.get_running_loop().run_in_executor(executor, function)
 
     return run
+
+
+def traced(
+    method: Callable[Concatenate[C, P], Awaitable[T]],
+) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
+    """Have a command told under its name, where anything is."""
+    name = method.__name__.replace("_", " ")
+
+    @wraps(method)
+    async def command(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if not self.tracing.is_on:
+            return await method(self, *args, **kwargs)
+        with self.tracing.command(name):
+            return await method(self, *args, **kwargs)
+
+    return command
 
 
 class Committer:
@@ -117,6 +137,7 @@ class Committer:
         self._is_in_doubt = False
         self._position = 0
         self.leadership: Leadership = Alone()
+        self.tracing = Tracing()
         self.listeners: list[Callable[[Changes], None]] = []
 
     async def read(self, function: Callable[[Reader], T]) -> T:
@@ -173,9 +194,10 @@ class Committer:
 
     async def _command(self, work: Callable[[Transaction], Any], publish: Callable[[Any], T]) -> T:
         """One transaction and its publication, in the order of commits, whoever stops waiting for it."""
+        origin = self.tracing.here()
 
         def transact() -> tuple[int, Truth | None, Any]:
-            with self._store.write() as tx:
+            with self.tracing.part("transaction", origin), self._store.write() as tx:
                 position = tx.position() if self._is_in_doubt else 0
                 truth = (tx.inventory(), list(tx.documents())) if self._is_in_doubt else None
                 result = work(tx)
@@ -253,7 +275,8 @@ class Committer:
         )
 
     def _publish(self, changes: Changes) -> None:
-        self.feed.publish(changes.documents)
+        with self.tracing.publishing(changes):
+            self.feed.publish(changes.documents)
         if not changes.is_empty:
             for listener in self.listeners:
                 listener(changes)

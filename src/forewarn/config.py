@@ -261,6 +261,33 @@ class Settings(BaseSettings):
         1000, ge=0, le=1_000_000, description="Requests of VMs that are kept for a look at them; 0 none."
     )
 
+    # Traces
+    tracing_endpoint: str | None = Field(
+        None,
+        max_length=2000,
+        description="OTLP/HTTP address of a collector that traces are sent to, such as http://127.0.0.1:4318; "
+        "none: nothing is traced. Wants the extra `tracing`.",
+    )
+    tracing_sample_ratio: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Share of the traces that are sent, 0 to 1; none: what OTEL_TRACES_SAMPLER says, or all.",
+    )
+    tracing_service_name: str | None = Field(
+        None,
+        min_length=1,
+        max_length=128,
+        description="Name that traces stand under; none: what OTEL_SERVICE_NAME says, or forewarn.",
+    )
+    tracing_moments_max: int = Field(
+        1000, ge=1, le=100_000, description="Steps of maintenances that are told of one change; more are left out."
+    )
+    tracing_sights_max: int = Field(
+        10_000, ge=0, le=10_000_000, description="Events whose first sight is waited for at the same time."
+    )
+
     # Limits of the metadata endpoint
     body_size_bytes_max: int = Field(
         1 << 20, ge=256, le=1 << 28, description="Largest request body, on either listener."
@@ -418,17 +445,38 @@ class Settings(BaseSettings):
     page_size_max: int = Field(1000, ge=1, le=10_000, description="Items in one page of the control API.")
     request_vms_max: int = Field(10_000, ge=1, le=1_000_000, description="Hosts or VMs named in one request.")
 
-    @field_validator("clock_start", "user_operations_max", "rate_limit_per_s", "simulate_complete_after", mode="before")
+    @field_validator(
+        "clock_start",
+        "user_operations_max",
+        "rate_limit_per_s",
+        "simulate_complete_after",
+        "tracing_endpoint",
+        "tracing_sample_ratio",
+        "tracing_service_name",
+        "unseen_before",
+        "late_start_after",
+        "late_end_after",
+        mode="before",
+    )
     @classmethod
     def _read_none(cls, value: object) -> object:
         """Flags, variables and TOML have no null; the word is for settings that may be unset."""
         return None if value == "none" else value
 
-    @field_validator("unseen_before", "late_start_after", "late_end_after", mode="before")
+    @field_validator("tracing_endpoint")
     @classmethod
-    def _read_never(cls, value: object) -> object:
-        """As `_read_none`."""
-        return None if value == "none" else value
+    def _check_endpoint(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            parts = urlsplit(value)
+            is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # the port is no number, for one
+            is_address = False
+        if not is_address or any(c.isspace() for c in value):
+            msg = f"{value!r} is expected to be a URL such as http://127.0.0.1:4318"
+            raise ValueError(msg)
+        return value
 
     @classmethod
     def settings_customise_sources(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
-from forewarn.commit import Gathered, Key, Truth, inline, recall
+from forewarn.commit import Gathered, Key, Truth, inline, recall, traced
 from forewarn.core import ending, moving, planning, service, settlement
 from forewarn.core.access import Owned
 from forewarn.core.approval import Approval, Approver, approve
@@ -25,6 +25,7 @@ from forewarn.span import format_span
 from forewarn.store.contract import Forgotten, Outcome, Reader, Transaction
 from forewarn.subscriptions import SubscriptionCommands
 from forewarn.tokens import TokenCommands
+from forewarn.tracing import Origin
 
 __all__ = ["Due", "Engine", "Rehearsed"]
 
@@ -55,8 +56,8 @@ class Due:
     has_more: bool = False
 
 
-Wish = tuple[tuple[str, ...], Approver]
-"""The events that somebody approves."""
+Wish = tuple[tuple[str, ...], Approver, Origin | None]
+"""The events that somebody approves, and where that was asked for."""
 
 
 Rehearsed = tuple[Maintenance, tuple[Event, ...]]
@@ -82,6 +83,7 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
 
     # Operators
 
+    @traced
     async def schedule(
         self, request: Request, *, actor: str, key: Key | None = None, owned: Owned | None = None
     ) -> list[Maintenance]:
@@ -143,16 +145,19 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
         reason = request.force_reason or f"fault {fault.kind.name}"
         return replace(request, notice=fault.delay, not_before=None, force_reason=reason)
 
+    @traced
     async def cancel(
         self, maintenance_id: str, *, actor: str, reason: str | None = None, key: Key | None = None
     ) -> Maintenance:
         """Take a queued or scheduled maintenance back (R77)."""
         return await self._one(maintenance_id, lambda d, m: ending.cancel(d, m, reason=reason), actor=actor, key=key)
 
+    @traced
     async def complete(self, maintenance_id: str, *, actor: str, key: Key | None = None) -> Maintenance:
         """Say that a started maintenance is over (R79)."""
         return await self._one(maintenance_id, ending.complete, actor=actor, key=key)
 
+    @traced
     async def start(self, maintenance_id: str, *, actor: str, reason: str, key: Key | None = None) -> Maintenance:
         """Start a scheduled maintenance without waiting any longer; the reason stands in the ledger."""
 
@@ -161,6 +166,7 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
 
         return await self._one(maintenance_id, force, actor=actor, key=key)
 
+    @traced
     async def defer(  # noqa: PLR0913 - what may be said about it
         self,
         maintenance_id: str,
@@ -178,6 +184,7 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
 
         return await self._one(maintenance_id, change, actor=actor, key=key)
 
+    @traced
     async def extend(  # noqa: PLR0913 - as above
         self,
         maintenance_id: str,
@@ -195,6 +202,7 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
 
         return await self._one(maintenance_id, change, actor=actor, key=key)
 
+    @traced
     async def impact(self, maintenance_id: str, duration_s: int, *, actor: str, key: Key | None = None) -> Maintenance:
         """Announce to the ledger a further impact of a started maintenance; no document changes (R80)."""
 
@@ -203,13 +211,14 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
 
         return await self._one(maintenance_id, strike, actor=actor, key=key)
 
+    @traced
     async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
         """Approve events; when this returns, it is on disk (R49 to R57a, invariant 5).
 
         Those that come while the database is busy share the next transaction: the VMs of a fleet approve at about the
         same time, and it is the transaction that takes the time.
         """
-        return await self._approvals.add((tuple(event_ids), approver))
+        return await self._approvals.add((tuple(event_ids), approver, self.tracing.here()))
 
     async def drain(self) -> None:
         """Wait for the commands under way; for the end of the service."""
@@ -218,18 +227,20 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
 
     async def _approve_all(self, wanted: Sequence[Wish]) -> list[Approval]:
         def load(tx: Transaction) -> State:
-            return tx.load_events({i for ids, _ in wanted for i in ids})
+            return tx.load_events({i for ids, _, _ in wanted for i in ids})
 
         def decide(draft: Draft) -> list[Approval]:
             found = []
-            for ids, approver in wanted:
+            for ids, approver, _ in wanted:
                 draft.actor = approver.actor
                 found.append(approve(draft, ids, approver))
                 settlement.settle(draft)  # what this one completes, starts in its name
             return found
 
-        return await self._decide(load, decide, actor=wanted[0][1].actor)
+        with self.tracing.together([origin for _, _, origin in wanted]):
+            return await self._decide(load, decide, actor=wanted[0][1].actor)
 
+    @traced
     async def apply_inventory(
         self, inventory: Inventory, fingerprint: str, *, actor: str, key: Key | None = None, is_first: bool = False
     ) -> InventoryChange:
@@ -255,6 +266,7 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
             key=key,
         )
 
+    @traced
     async def apply_host(self, declared: HostDeclaration, *, actor: str, key: Key | None = None) -> InventoryChange:
         """Take over what one host runs; the rest of what is declared stays.
 
@@ -320,6 +332,7 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
 
         return await self._command(work, publish)
 
+    @traced
     async def update_model(self, vm_name: str, *, actor: str) -> VirtualMachine:
         """Bring a VM to its scope's latest model: from now on it has the scope's delete notification (R91)."""
 
@@ -348,6 +361,7 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
         """
         return key is not None and await self.read(lambda reader: recall(reader, key)) is not None
 
+    @traced
     async def note_clock(self, by: timedelta, *, actor: str, key: Key | None = None) -> None:
         """Write into the ledger that an operator advanced the virtual clock."""
 
@@ -362,8 +376,10 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
 
     # Faults
 
+    @traced
     async def inject(
         self,
+        /,
         kind: str,
         *,
         actor: str,
@@ -392,6 +408,7 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
         await self._decide(load, decide, actor=actor)
         return fault
 
+    @traced
     async def clear_faults(self, fault_id: int | None = None, *, actor: str) -> int:
         """End one fault, or all; hands back how many.
 
@@ -456,6 +473,7 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
             in_flight: Maintenances whose actuator is being asked already.
         """
         skipped = frozenset(in_flight)
+        began_at = self.clock.now()
 
         def work(tx: Transaction) -> tuple[Due, Changes, list[datetime]]:
             self.leadership.check(tx)
@@ -482,7 +500,8 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
             due, changes, moments = result
             if changes.is_empty:
                 return due
-            self._publish(changes)
+            with self.tracing.due(began_at):
+                self._publish(changes)
             if not moments:
                 return due
             shown_at = self.clock.now()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from forewarn.commit import Committer, Key, recall
+from forewarn.commit import Committer, Key, recall, traced
 from forewarn.core import ending, planning, rollout_commands, rollout_steps, settlement
 from forewarn.core.decision import Changes, Draft, State
 from forewarn.core.inventory import Inventory
@@ -60,6 +60,7 @@ class RolloutCommands(Committer):
         inventory = await self.read(lambda reader: reader.inventory())
         return plan(spec, inventory, self.clock.now(), rules=self.rules)
 
+    @traced
     async def create_rollout(self, spec: RolloutSpec, *, actor: str, key: Key | None = None) -> Rollout:
         """Plan a rollout and start it.
 
@@ -86,6 +87,7 @@ class RolloutCommands(Committer):
 
         return await self._rollout_command(work)
 
+    @traced
     async def change_rollout(
         self, rollout_id: str, change: Callable[[Rollout, datetime], Rollout], word: str, *, actor: str
     ) -> Rollout:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from forewarn.commit import Committer
+from forewarn.commit import Committer, traced
 from forewarn.core.access import Role, Token
 from forewarn.core.decision import Changes, Draft, State
 from forewarn.core.model import Entry, EntryKind
@@ -44,6 +44,7 @@ class TokenCommands(Committer):
     tokens_max: int = 1000
     """Most tokens of people that are taken at a time."""
 
+    @traced
     async def create_token(self, request: TokenRequest, *, actor: str) -> tuple[Token, str]:
         """A token, and the word that is shown once.
 
@@ -75,6 +76,7 @@ class TokenCommands(Committer):
 
         return await self._change_token(change, actor), word
 
+    @traced
     async def revoke_token(self, token_id: str, *, actor: str) -> Token:
         """Take a token no more; repeating it changes nothing.
 
@@ -91,6 +93,7 @@ class TokenCommands(Committer):
 
         return await self._change_token(change, actor)
 
+    @traced
     async def create_host_token(self, host: str, *, actor: str) -> tuple[Token, str]:
         """A token for the endpoint on a host, and the word that is shown once.
 
@@ -121,6 +124,7 @@ class TokenCommands(Committer):
 
         return await self._change_token(change, actor), word
 
+    @traced
     async def revoke_host_token(self, host: str, token_id: str, *, actor: str) -> Token:
         """Take a host's token no more.
 

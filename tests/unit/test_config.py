@@ -132,3 +132,21 @@ def test_a_wrong_file_is_named(text: str | bytes, expected: str, tmp_path: Path)
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert fault(config=tmp_path / "none.toml").endswith("none.toml: no such file")
     assert fault(config=tmp_path).endswith(": not a file")
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["127.0.0.1:4318", "ftp://x", "http://", "http://x:port", "http://x:0", "http://a b"]
+)
+def test_a_collector_is_a_url(endpoint: str) -> None:
+    assert "is expected to be a URL such as http://127.0.0.1:4318" in fault(tracing_endpoint=endpoint)
+
+
+def test_no_collector_is_said_by_a_word() -> None:
+    assert load_settings().tracing_endpoint is None
+    assert load_settings(tracing_endpoint="none").tracing_endpoint is None
+    assert load_settings(tracing_endpoint="https://[::1]:4318/x").tracing_endpoint == "https://[::1]:4318/x"
+
+
+@pytest.mark.parametrize("ratio", ["-0.1", "1.1", "nan", "half"])
+def test_a_share_lies_between_nothing_and_all(ratio: str) -> None:
+    assert "tracing_sample_ratio" in fault(tracing_sample_ratio=ratio)

@@ -83,6 +83,8 @@ def variables() -> Iterator[tuple[str, str, str]]:
     yield "FOREWARN_TOKEN", "The operator's token itself.", "every command that asks"
     yield "FOREWARN_STATE_DIR", "Folder for the operator's token.", "`serve`, and every command that asks"
     yield VARIABLE, "Address of the metadata endpoint, where it is not the usual one.", "`agent`, the library"
+    yield "TRACEPARENT", "W3C trace that the command is part of; it is sent along.", "every command that asks"
+    yield "OTEL_…", "OpenTelemetry's own, where traces are on: [trace a maintenance](../how-to/trace.md).", "`serve`"
     yield "NO_COLOR", "Not empty: no colours.", "every command"
 
 
@@ -102,6 +104,7 @@ def environment() -> str:
     text += "\n## For commands of the actuator `exec`\n\nSee [carry it out](../how-to/actuators.md).\n\n"
     text += table("variable", "what it holds")
     text += "".join(row(f"`{name}`", said) for name, said in actuator.VARIABLES.items())
+    text += row("`TRACEPARENT`", "W3C trace of the call, where [traces](../how-to/trace.md) are on")
     text += "\n## For handlers that are tried\n\nWhat `forewarn try` and `forewarn scenario play` run finds:\n\n"
     text += table("variable", "what it holds")
     text += row("`FOREWARN_ENDPOINT`", "address of its endpoint, where it has no network of its own")

@@ -21,7 +21,7 @@ from typing import Protocol
 from forewarn.core.model import Maintenance
 from forewarn.core.progress import Progress
 
-__all__ = ["BEGIN_BEFORE_S", "Actuator", "Progress"]
+__all__ = ["BEGIN_BEFORE_S", "TRACEPARENT", "Actuator", "Progress"]
 
 BEGIN_BEFORE_S: ContextVar[float] = ContextVar("BEGIN_BEFORE_S", default=math.inf)
 """Uptime (`clock.uptime_s`) from which on `execute` may begin nothing: by then another replica may have begun it.
@@ -29,6 +29,9 @@ BEGIN_BEFORE_S: ContextVar[float] = ContextVar("BEGIN_BEFORE_S", default=math.in
 A process that is halted between its last look at its lease and what it begins finds out too late by itself. What it
 has begun with looks once more.
 """
+
+TRACEPARENT: ContextVar[str] = ContextVar("TRACEPARENT", default="")
+"""The W3C ``traceparent`` of the call under way, to be handed on to whoever is asked; ``""``: nothing is traced."""
 
 
 class Actuator(Protocol):

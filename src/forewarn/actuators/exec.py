@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from forewarn.actuators.contract import BEGIN_BEFORE_S, Progress
+from forewarn.actuators.contract import BEGIN_BEFORE_S, TRACEPARENT, Progress
 from forewarn.actuators.exec_run import Outcome, Run, RunState, prune
 from forewarn.actuators.payload import describe, encode
 from forewarn.core.model import Maintenance
@@ -270,7 +270,7 @@ class Exec:
         start = partial(
             run.begin,
             command,
-            environment=environment_of(maintenance, os.environ),
+            environment=_with_trace(environment_of(maintenance, os.environ)),
             stdin=encode(maintenance),
             deadline_s=deadline.total_seconds(),
             output_size_bytes_max=self._limits.output_size_bytes_max,
@@ -325,6 +325,15 @@ def environment_of(maintenance: Maintenance, inherited: Mapping[str, str]) -> di
         texts[name] = "" if value is None else str(value)
     kept = {name: value for name, value in inherited.items() if not name.startswith("FOREWARN_")}
     return kept | {name: text for name, text in texts.items() if len(text.encode()) <= _VARIABLE_BYTES_MAX}
+
+
+def _with_trace(environment: dict[str, str]) -> dict[str, str]:
+    """The environment with the trace of this call, in the place of one that the service was itself started in."""
+    traceparent = TRACEPARENT.get()
+    if not traceparent:
+        return environment
+    kept = {name: value for name, value in environment.items() if name not in {"TRACESTATE", "BAGGAGE"}}
+    return kept | {"TRACEPARENT": traceparent}
 
 
 def _is_success(outcome: Outcome) -> bool:

@@ -27,7 +27,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from forewarn.actuators.contract import Progress
+from forewarn.actuators.contract import TRACEPARENT, Progress
 from forewarn.actuators.payload import as_reason, encode
 from forewarn.clock import Clock, RealClock
 from forewarn.core.model import Maintenance
@@ -159,7 +159,7 @@ class Webhook:
         stamp = sign(self._secret, signed, math.floor(self._clock.now().timestamp()))
         try:
             async with asyncio.timeout(self._deadline_s):
-                return await self._exchange(method, url, body, {SIGNATURE: stamp} | dict(headers or {}))
+                return await self._exchange(method, url, body, {SIGNATURE: stamp} | _trace() | dict(headers or {}))
         except TimeoutError as error:
             msg = f"{self._label} gave no whole answer to {method} within {self._deadline_s:g} s"
             raise ActuatorError(msg) from error
@@ -222,6 +222,11 @@ class Webhook:
             words = f"{where}: {fault['msg']}" if where else fault["msg"]
             msg = as_reason(f"{self._label} answered {reply.status}, but not as agreed: {words}")
             raise ActuatorError(msg) from error
+
+
+def _trace() -> dict[str, str]:
+    traceparent = TRACEPARENT.get()
+    return {"traceparent": traceparent} if traceparent else {}
 
 
 def sign(secret: bytes, signed: bytes, at_s: int) -> str:

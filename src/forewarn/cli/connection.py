@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import re
 import ssl
 import time
 import uuid
@@ -36,6 +37,7 @@ _WATCH_TIMEOUT_S = 45.0
 _RETRY_PAUSES_S = (0.25, 0.5, 1.0, 2.0)
 _RECONNECT_PAUSE_MAX_S = 5.0
 _UNAVAILABLE = 503
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PAGE = 1000
 _BY_CODE: dict[str, type[ForewarnError]] = {
     kind.code: kind
@@ -251,13 +253,17 @@ class Connection:
         return self._client
 
     def headers(self) -> dict[str, str]:
-        """What every request carries: who asks, and for what.
+        """What every request carries: who asks, for what, and in which trace.
 
         Raises:
             ConfigError: The token cannot be read.
         """
         token = self._token()
-        return {"accept": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+        headers = {"accept": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+        traceparent = self._environment.get("TRACEPARENT", "")
+        if _TRACEPARENT.fullmatch(traceparent):  # whoever runs this command traces it, and so may the service
+            headers["traceparent"] = traceparent
+        return headers
 
     def _token(self) -> str | None:
         """The token to send; None when there is none, which the service may then say."""

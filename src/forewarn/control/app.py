@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from fastapi import Depends, FastAPI, Request
@@ -40,6 +40,9 @@ from forewarn.control.refusal import REFUSED
 from forewarn.errors import ForewarnError, TooManyFailures
 from forewarn.wire.control import ErrorOut
 
+if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig
+
 __all__ = ["make_control_app"]
 
 _log = structlog.get_logger("forewarn.control")
@@ -69,8 +72,13 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_control_app(context: Context) -> FastAPI:
-    """The control API over the parts of a service."""
+def make_control_app(context: Context, telemetry: TelemetryConfig | None = None) -> FastAPI:
+    """The control API over the parts of a service.
+
+    Args:
+        context: The parts.
+        telemetry: What FastAPI is to be told for the spans of requests; None: nothing.
+    """
     app = FastAPI(
         title="Forewarn",
         version=__version__,
@@ -78,6 +86,7 @@ def make_control_app(context: Context) -> FastAPI:
         responses=_ERRORS,
         docs_url=None,  # the dashboard has its own
         redoc_url=None,
+        telemetry=telemetry,
     )
     app.state.context = context
     check_routes(route for module in _ROUTERS for route in module.router.routes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextvars import Context
 from http import HTTPStatus
 
 import structlog
@@ -62,7 +63,8 @@ class RefusalLog:
             self._waiting.append(told)
         self._wake.set()
         if (self._task is None or self._task.done()) and not self._is_stopping:
-            self._task = asyncio.create_task(self._run())
+            # In no context: it outlasts the request that was refused first, and is no part of its trace.
+            self._task = asyncio.create_task(self._run(), context=Context())
 
     async def stop(self) -> None:
         """Write down what there is; the service stops."""

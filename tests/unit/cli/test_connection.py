@@ -66,6 +66,20 @@ def test_a_question_carries_the_token_and_only_what_was_said() -> None:
     assert str(asked.requests[0].url) == f"{URL}/v1/vms?limit=5"
 
 
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize(
+    ("variable", "sent"),
+    [(TRACEPARENT, TRACEPARENT), ("", None), (f"{TRACEPARENT}\r\nx: y", None), (TRACEPARENT.upper(), None)],
+)
+def test_the_trace_of_whoever_runs_the_command_goes_along(variable: str, sent: str | None) -> None:
+    asked = Asked(httpx.Response(200, json={}))
+    with connect(asked, TRACEPARENT=variable) as connection:
+        connection.get("/v1/vms")
+    assert asked.requests[0].headers.get("traceparent") == sent
+
+
 def test_a_change_is_repeated_after_503_under_the_same_key() -> None:
     unavailable = refused("store_unavailable", "the database is locked", 503)
     asked, pauses = Asked(unavailable, unavailable, httpx.Response(200, json={})), Pauses()
