@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import subprocess
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +93,29 @@ async def test_an_address_written_in_another_way_is_the_same_address(host: str) 
     poster = Poster(Terms())
     assert "may not be asked" in (await post(poster, f"http://{host}/")).words
     await poster.close()
+
+
+def certificate(folder: Path, name: str) -> Path:
+    """One that a name may show, signed by itself; its key lies beside it."""
+    path = folder / f"{name}.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-keyout", str(path.with_suffix(".key")), "-out", str(path), "-days", "2", "-subj", f"/CN={name}"]
+    subprocess.run([*command, "-addext", f"subjectAltName=DNS:{name}"], check=True, capture_output=True)
+    return path
+
+
+async def test_the_certificate_has_to_be_that_of_the_name_though_an_address_is_asked(tmp_path: Path) -> None:
+    shown = certificate(tmp_path, "receiver.invalid")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(shown, shown.with_suffix(".key"))
+    with receiver(tls=context) as hook:
+        for terms, name, words in (
+            (Terms(ca_file=shown), "receiver.invalid", ""),
+            (Terms(ca_file=shown), "another.invalid", "certificate verify failed: Hostname mismatch"),
+            (Terms(), "receiver.invalid", "certificate verify failed: self-signed"),
+        ):
+            poster = Poster(terms, resolving(["127.0.0.1"]))
+            answer = await post(poster, f"https://{name}:{hook.port}/hook")
+            assert (answer.is_taken, words in answer.words) == (not words, True), answer.words
+            await poster.close()
+    assert len(hook.got) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import ssl
 import threading
 import time
 import warnings
@@ -61,6 +62,7 @@ class Receiver:
     got: list[Got] = field(default_factory=list)
     taken: list[Got] = field(default_factory=list)
     port: int = 0
+    tls: ssl.SSLContext | None = None
     _server: ThreadingHTTPServer | None = None
 
     @property
@@ -88,6 +90,8 @@ class Receiver:
         """Answer; on the same port as before, if it answered before."""
         self._server = _Server(("127.0.0.1", self.port), _Handler)
         self._server.receiver = self
+        if self.tls is not None:
+            self._server.socket = self.tls.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -151,9 +155,9 @@ def _answers(receiver: Receiver) -> dict[int | str, tuple[int | str, dict[str, s
 
 
 @contextmanager
-def receiver(script: Script | None = None) -> Iterator[Receiver]:
+def receiver(script: Script | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     """One that answers until the block ends; 204 unless told otherwise."""
-    made = Receiver() if script is None else Receiver(script=script)
+    made = Receiver(tls=tls) if script is None else Receiver(script=script, tls=tls)
     made.start()
     try:
         yield made
