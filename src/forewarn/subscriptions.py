@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from forewarn.commit import Committer
+from forewarn.commit import Committer, traced
 from forewarn.core.decision import Changes, Draft, State
 from forewarn.core.model import EntryKind
 from forewarn.core.subscription import (
@@ -60,6 +60,7 @@ class SubscriptionCommands(Committer):
     deliveries_dead_max = 10_000
     secret_overlap = timedelta(hours=24)
 
+    @traced
     async def create_subscription(  # noqa: PLR0913 - what there is to say of one
         self,
         name: str,
@@ -107,6 +108,7 @@ class SubscriptionCommands(Committer):
 
         return await self._change(work, actor)
 
+    @traced
     async def delete_subscription(self, wanted: str, *, actor: str) -> Subscription:
         """Tell no more; what waits and what is dead is forgotten.
 
@@ -122,6 +124,7 @@ class SubscriptionCommands(Committer):
 
         return await self._change(work, actor)
 
+    @traced
     async def pause_subscription(self, wanted: str, *, actor: str, reason: str | None = None) -> Subscription:
         """Send nothing until it is resumed; nothing is lost meanwhile, as far as the ledger goes back."""
 
@@ -134,6 +137,7 @@ class SubscriptionCommands(Committer):
 
         return await self._change_one(wanted, change, actor)
 
+    @traced
     async def resume_subscription(self, wanted: str, *, actor: str, is_skipping: bool = False) -> Subscription:
         """Go on where it was paused.
 
@@ -155,6 +159,7 @@ class SubscriptionCommands(Committer):
 
         return await self._change_one(wanted, change, actor)
 
+    @traced
     async def rotate_secret(self, wanted: str, *, actor: str, is_at_once: bool = False) -> Subscription:
         """Sign with a new secret, to be shown this once; and with the present one too for a while.
 
@@ -180,6 +185,7 @@ class SubscriptionCommands(Committer):
 
         return await self._change_one(wanted, change, actor)
 
+    @traced
     async def redeliver(self, wanted: str, keys: Iterable[tuple[int, str]] | None, *, actor: str) -> int:
         """Try dead deliveries again, at once; hands back how many.
 

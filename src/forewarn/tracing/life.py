@@ -51,6 +51,8 @@ _STEPS = {
     EntryKind.SCHEDULED: "announced",
     EntryKind.APPROVED: "approved",
     EntryKind.WITHDRAWN: "withdrawn",
+    EntryKind.UNSEEN: "not seen",
+    EntryKind.LATE: "late",
     EntryKind.DEFERRED: "deferred",
     EntryKind.EXTENDED: "extended",
     EntryKind.STARTED: "started",

@@ -21,6 +21,7 @@ _OF_NO_MAINTENANCE = {
     EntryKind.FAULT_INJECTED,
     EntryKind.FAULT_CLEARED,
     EntryKind.PRUNED,
+    EntryKind.SUBSCRIPTION,
 }
 
 
