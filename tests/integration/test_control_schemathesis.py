@@ -31,8 +31,8 @@ CASES = [
     # What takes nothing cannot be sent anything unfit.
     if path not in ENDLESS and (mode is FITTING or {"parameters", "requestBody"} & operation.keys())
 ]
-EXAMPLES = 50
-EXAMPLES_OF_OTHERS = 5
+EXAMPLES = 40
+EXAMPLES_OF_OTHERS = 3
 OTHERS = [Role.TENANT, Role.READ_ONLY, Role.HOST, None]
 FOREIGN = re.compile(r"Wide_\d|vm-\d|host-(?:Web|Wide|vm)|operator:")
 """What stands in no answer to who owns the scope web, unless it was asked for by name."""
