@@ -173,7 +173,8 @@ class Principal:
         vms = {claim.vm for claim in owned.claims(maintenance)}  # once, as there may be a thousand of both
         seen = [event for event in events if vms.intersection(event.resources)]
         return [
-            replace(e, approved_by=None if e.approved_by is None else self._shown_actor(e.approved_by)) for e in seen
+            replace(e, approved_by=None if e.approved_by is None else self._shown_actor(e.approved_by, is_own=True))
+            for e in seen
         ]
 
     def shown_entry(self, entry: Entry) -> Entry:
@@ -181,12 +182,15 @@ class Principal:
         if self.owned is None:
             return entry
         is_told = entry.actor == self.actor or entry.kind in _OPEN_REASONS
-        return replace(entry, actor=self._shown_actor(entry.actor), reason=entry.reason if is_told else None)
+        # Its own events are approved by its own VMs. What becomes of the whole maintenance, anybody's may have set off.
+        actor = self._shown_actor(entry.actor, is_own=entry.kind is EntryKind.APPROVED)
+        return replace(entry, actor=actor, reason=entry.reason if is_told else None)
 
-    def _shown_actor(self, actor: str) -> str:
-        """``operator`` of ``operator:NAME``; its own VMs and itself by name."""
-        kind = actor.partition(":")[0]
-        return actor if actor == self.actor or kind == "vm" else kind
+    def _shown_actor(self, actor: str, *, is_own: bool) -> str:
+        """``operator`` of ``operator:NAME``; itself and its own VMs by name."""
+        kind, _, name = actor.partition(":")
+        is_named = actor == self.actor or (kind == "vm" and (is_own or name in self.vms))
+        return actor if is_named else kind
 
 
 FILE_OPERATOR = Principal(actor="operator:local", role=Role.OPERATOR)

@@ -8,7 +8,7 @@ time alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -32,11 +32,16 @@ _STANDS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A maintenance with what there is to say about it."""
+    """A maintenance with what there is to say about it.
+
+    Attributes:
+        behind: Those that have to be over first, as far as they are known.
+    """
 
     maintenance: Maintenance
     events: tuple[Event, ...]
     outlook: Outlook
+    behind: tuple[Maintenance, ...] = ()
 
     @property
     def approved(self) -> int:
@@ -102,7 +107,7 @@ def take(
 
     def item(maintenance: Maintenance) -> Item:
         mine = tuple(events.get(maintenance.id, ()))
-        return Item(maintenance, mine, outlook(maintenance, mine, near.of(maintenance), asked_at, now))
+        return _item(maintenance, mine, near.of(maintenance), asked_at, now)
 
     return Board(
         number=number,
@@ -131,7 +136,8 @@ def seen_by(caller: Principal, reader: Reader, board: Board, asked_at: Callable[
 def _shown(caller: Principal, item: Item, known: set[str]) -> Item:
     events = tuple(caller.shown_events(item.maintenance, item.events))
     told = outlooks.seen_by(item.outlook, {event.id for event in events}, known)
-    return Item(caller.shown(item.maintenance), events, told)
+    behind = tuple(caller.shown(other) for other in item.behind if other.id in known)
+    return Item(caller.shown(item.maintenance), events, told, behind)
 
 
 def item_of(  # noqa: PLR0913 - what is looked at, and who looks
@@ -146,11 +152,23 @@ def item_of(  # noqa: PLR0913 - what is looked at, and who looks
     found = reader.events_of([maintenance.id])
     events, asked_at = tuple(found.get(maintenance.id, ())), remembered(reader, found, asked_at)
     near = _Neighbours(item.maintenance for item in board.items)
-    item = Item(maintenance, events, outlook(maintenance, events, near.of(maintenance), asked_at, now))
+    item = _item(maintenance, events, near.of(maintenance), asked_at, now)
     if caller.owned is None:
         return item
     owned = caller.owned
     return _shown(caller, item, {each.maintenance.id for each in board.items if owned.claims(each.maintenance)})
+
+
+def _item(
+    maintenance: Maintenance,
+    events: tuple[Event, ...],
+    neighbours: Sequence[Maintenance],
+    asked_at: Callable[[str], datetime | None],
+    now: datetime,
+) -> Item:
+    found = outlook(maintenance, events, neighbours, asked_at, now)
+    behind = set(found.behind)
+    return Item(maintenance, events, found, tuple(other for other in neighbours if other.id in behind))
 
 
 def remembered(

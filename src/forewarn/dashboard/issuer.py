@@ -110,11 +110,14 @@ class IssuerLogin:
         response.delete_cookie(self._cookie(request), path=_BACK)
 
     def _code(self, request: Request, state: str) -> str:
-        from oauthlib.oauth2 import OAuth2Error  # noqa: PLC0415 - as above
+        from oauthlib.oauth2 import MismatchingStateError, OAuth2Error  # noqa: PLC0415 - as above
 
         named = request.query_params.get("iss", self._settings.issuer)
         try:
             answer = self._client.parse_request_uri_response(_spoken_of_as_https(str(request.url)), state=state)
+        except MismatchingStateError as error:
+            msg = "this answer of the issuer belongs to another question, or to none: log in again"
+            raise Unauthorized(msg) from error
         except OAuth2Error as error:
             msg = f"the issuer did not let you in: {' '.join((error.description or error.error or '').split())[:300]}"
             raise Unauthorized(msg) from error

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
 from forewarn.core.model import Event, Maintenance, MaintenanceState
-from forewarn.core.outlook import Next, Outlook, Trouble, Vote
+from forewarn.core.outlook import Next, Trouble, Vote
 from forewarn.dashboard.board import Item
 
 __all__ = ["STATES", "TROUBLES", "listed", "next_words", "place_of", "tenant", "tenant_path", "title", "waits_for"]
@@ -16,7 +16,7 @@ STATES: Mapping[MaintenanceState, str] = {
     MaintenanceState.SCHEDULED: "◷",
     MaintenanceState.STARTED: "▶",
     MaintenanceState.COMPLETED: "✓",
-    MaintenanceState.CANCELED: "⃠",
+    MaintenanceState.CANCELED: "⊘",
     MaintenanceState.FAILED: "✕",
 }
 """A sign for each state, so that nobody needs colours to tell them apart."""
@@ -82,7 +82,7 @@ def _announced(item: Item) -> str:
         return "It is announced when what comes first is over"
     if not item.outlook.behind:
         return "It is announced next"
-    return f"It is announced when {_others(item.outlook)} over"
+    return f"It is announced when {_others(item)} over"
 
 
 def _started(item: Item) -> str:
@@ -93,7 +93,7 @@ def _started(item: Item) -> str:
         return f"It hits more than is shown here. It starts when {whom}, at the latest"
     if outlook.behind:
         approved = f" and {listed(missing)} approved, or its notice has passed" if missing else ""
-        return f"It starts when {_others(outlook)} over{approved}"
+        return f"It starts when {_others(item)} over{approved}"
     if Trouble.LATE in outlook.troubles:
         return "It should have started"
     if missing:
@@ -123,8 +123,9 @@ def _nothing(item: Item) -> str:
 _NEXT = {Next.ANNOUNCED: _announced, Next.STARTED: _started, Next.OVER: _over, Next.NOTHING: _nothing}
 
 
-def _others(outlook: Outlook) -> str:
-    return f"{listed(outlook.behind)} {'are' if len(outlook.behind) > 1 else 'is'}"
+def _others(item: Item) -> str:
+    names = [title(maintenance) for maintenance in item.behind] or list(item.outlook.behind)
+    return f"{listed(names)} {'are' if len(names) > 1 else 'is'}"
 
 
 def approvals(events: Iterable[Event]) -> str:
@@ -134,5 +135,6 @@ def approvals(events: Iterable[Event]) -> str:
 
 
 def tenants_of(item: Item) -> str:
-    """Whom it concerns: its scopes, and its VMs that stand alone."""
-    return listed(dict.fromkeys(claim.scope or claim.vm for claim in item.maintenance.claims))
+    """Whom it concerns: its scopes, and its VMs that stand alone; empty where the place says that already."""
+    names = listed(dict.fromkeys(claim.scope or claim.vm for claim in item.maintenance.claims))
+    return "" if names == place_of(item.maintenance) else names

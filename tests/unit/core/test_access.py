@@ -88,6 +88,8 @@ def test_events_of_others_are_left_out_and_operators_have_no_name() -> None:
         (EntryKind.FAILED, "actuator", "actuator", False),
         (EntryKind.IMPACT_MEASURED, "actuator", "actuator", True),
         (EntryKind.APPROVED, "vm:Web_0", "vm:Web_0", False),
+        (EntryKind.STARTED, "vm:db", "vm:db", False),
+        (EntryKind.STARTED, "vm:Foreign_0", "vm", False),
         (EntryKind.APPROVED, "host:host-1", "host", False),
     ],
 )

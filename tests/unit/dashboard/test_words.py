@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from forewarn.core.model import Maintenance, MaintenanceState
@@ -54,6 +56,8 @@ def test_it_says_behind_whom_a_queued_one_waits() -> None:
     first = made.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
     second = made.plan_one(Request(cause="host-maintenance", hosts=("host-2",)))
     assert words.next_words(item(made, second)) == f"It is announced when {first.id} is over"
+    named = replace(item(made, second), behind=(first,))
+    assert words.next_words(named) == "It is announced when Freeze of host-1 is over"
     assert words.approvals(item(made, second).events) == "nobody is asked"
 
 

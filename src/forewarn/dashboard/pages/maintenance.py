@@ -9,6 +9,7 @@ from forewarn.core.access import Principal, Role
 from forewarn.core.causes import CAUSES
 from forewarn.core.lifecycle import Trigger, allows, event_status
 from forewarn.core.model import Entry, EntryKind, Maintenance, MaintenanceState
+from forewarn.core.policy import Policy
 from forewarn.core.selection import Selection
 from forewarn.dashboard import words
 from forewarn.dashboard.act import may
@@ -76,13 +77,17 @@ def _possible(found: Maintenance, caller: Principal, entries: Sequence[Entry], e
 
 
 def _extensible(reader: Reader, shown: Maintenance) -> list[str]:
-    """Those of its tenants whose policy grants more time."""
+    """Those of its tenants whose policy grants more time still."""
     if shown.state is not MaintenanceState.SCHEDULED or CAUSES[shown.cause].is_fixed:
         return []
     names = list(dict.fromkeys((claim.scope, claim.vm if claim.scope is None else "") for claim in shown.claims))
     scopes = reader.scopes({scope for scope, _ in names[:_TENANTS_MAX] if scope is not None})
-    found = [name for name, scope in scopes.items() if scope.policy.extension is not None]
+    found = [name for name, scope in scopes.items() if _has_more(scope.policy, shown)]
     for scope, vm in names[:_TENANTS_MAX]:
-        if scope is None and any(each.policy.extension is not None for each in reader.vms(name=vm)):
+        if scope is None and any(_has_more(each.policy, shown) for each in reader.vms(name=vm)):
             found.append(vm)
     return found
+
+
+def _has_more(policy: Policy, shown: Maintenance) -> bool:
+    return policy.extension is not None and shown.extensions < policy.extension.times

@@ -99,7 +99,7 @@
       zoomKey: "ctrlKey",
       zoomMin: 60e3,
       zoomMax: 400 * 86400e3,
-      maxHeight: 420,
+      maxHeight: Math.max(420, Math.round(innerHeight * 0.7)),
       verticalScroll: true,
       orientation: "top",
       margin: { item: { horizontal: 0, vertical: 4 }, axis: 6 },
