@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-guests lint bench reference docs man constraints clean
+.PHONY: help demo test test-slow test-guests test-browser lint bench reference docs man screenshots constraints clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r target does; do \
@@ -19,14 +19,17 @@ demo: ## Show the main job from end to end, in under 30 s
 	@$(BIN)/forewarn demo $(ARGS)
 
 test: .venv/.dev ## Run the quick tests, in random order
-	@$(BIN)/python -m pytest -n 2 -m "not slow and not namespaces" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 -m "not slow and not namespaces and not browser" $(ARGS)
 
 test-slow: .venv/.dev .venv/.libvirt ## Run the slow tests: kill -9, network namespaces, PostgreSQL, other handlers
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "(slow or namespaces) and not guests" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "(slow or namespaces) and not guests and not browser" $(ARGS)
 
 test-guests: .venv/.dev .venv/.libvirt ## Run the tests with real guests under libvirt and QEMU; fetches a kernel for them
 	@$(BIN)/python -m tests.guests.kernel
 	@$(BIN)/python -m pytest -m guests $(ARGS)
+
+test-browser: .venv/.dev ## Run the tests of the dashboard in Debian's Chromium
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m browser $(ARGS)
 
 lint: .venv/.dev ## Check style, types and layers
 	@failed=; \
@@ -51,6 +54,9 @@ docs: .venv/.docs ## Build the documentation site into build/site, and check its
 
 man: .venv/.dev ## Write the manual pages into build/man
 	@$(BIN)/python tools/build_man.py $(ARGS)
+
+screenshots: .venv/.dev ## Draw every page of the dashboard into build/screenshots
+	@$(BIN)/python -m tests.browser.screenshots $(ARGS)
 
 constraints: ## Write constraints.txt anew, with today's versions
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \

@@ -40,7 +40,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
             "run-in-a-container",
             "unmodified-handlers",
         ),
-        "Run it": ("install", "inventory", "operate"),
+        "Run it": ("install", "inventory", "operate", "use-the-dashboard"),
     },
     "reference": {
         "Commands": ("commands", "exit-statuses", "environment", "files"),

@@ -6,10 +6,7 @@ import base64
 import hashlib
 import secrets
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,37 +16,16 @@ import pytest
 from tests.support.access import client_of
 from tests.support.control import error
 from tests.support.pages import Browser, text_of
-from tests.support.service import Running, eventually, running
+from tests.support.provider import free_port, provider
+from tests.support.service import Running, running
 
 pytestmark = pytest.mark.slow
 CLIENT, BACK = "forewarn", "http://127.0.0.1:9/back"
 
 
-@contextmanager
-def provider(port: int) -> Iterator[str]:
-    """The issuer, answering at that port of loopback."""
-    url = f"http://localhost:{port}"
-    command = [sys.executable, "-m", "oidc_provider_mock", "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            assert eventually(lambda: _answers(url), within_s=60)
-            yield url
-        finally:
-            process.kill()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/.well-known/openid-configuration", trust_env=False).is_success
-    except httpx.HTTPError:
-        return False
-
-
 @pytest.fixture(scope="module")
 def port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture(scope="module")

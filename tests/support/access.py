@@ -14,14 +14,19 @@ __all__ = ["client_of", "tenant", "token_of"]
 
 
 def token_of(
-    running: Running, role: Role, *, host: str = "host-Web_0", owns: dict[str, list[str]] | None = None
+    running: Running,
+    role: Role,
+    *,
+    name: str = "",
+    host: str = "host-Web_0",
+    owns: dict[str, list[str]] | None = None,
 ) -> str:
-    """A new token of that role; a tenant owns the scope web unless told otherwise."""
+    """A new token of that role, called after it if no name is given; a tenant owns the scope web likewise."""
     with running.operator() as operator:
         if role is Role.HOST:
             made = operator.post(f"/v1/hosts/{host}/tokens")
         else:
-            body: dict[str, object] = {"name": f"test-{role}", "role": role.value}
+            body: dict[str, object] = {"name": name or f"test-{role}", "role": role.value}
             body |= (owns or {"scopes": ["web"]}) if role is Role.TENANT else {}
             made = operator.post("/v1/tokens", json=body)
     assert made.status_code == 201, made.text

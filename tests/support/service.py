@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 import uvloop
 
+from forewarn.actuators import Actuator
 from forewarn.app import Service
 from forewarn.config import load_settings
 from forewarn.core.model import EventType, Maintenance
@@ -219,10 +220,11 @@ def eventually(is_so: Callable[[], bool], within_s: float = 5.0) -> bool:
 class _Runner(threading.Thread):
     """Runs the service until `stop`."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: dict[str, Any], actuator: Actuator | None) -> None:
         super().__init__(daemon=True)
         self._folder = folder
         self._settings = settings
+        self._actuator = actuator
         self._stopping: asyncio.Event | None = None
         self._error: BaseException | None = None
         self._ready = threading.Event()
@@ -248,7 +250,7 @@ class _Runner(threading.Thread):
             "control_listen": "127.0.0.1:0",
             "auth_failures_max": 1_000_000,  # all tests call from the same address
         }
-        service = Service(load_settings(**(settings | self._settings)))
+        service = Service(load_settings(**(settings | self._settings)), actuator=self._actuator)
         service.endpoint.tick_s = _TICK_S
         self._stopping = asyncio.Event()
         async with service.running():
@@ -273,9 +275,14 @@ class _Runner(threading.Thread):
 
 
 @contextmanager
-def running(folder: Path, **settings: Any) -> Iterator[Running]:  # noqa: ANN401 - settings are of any kind
+def running(
+    folder: Path,
+    *,
+    actuator: Actuator | None = None,
+    **settings: Any,  # noqa: ANN401 - settings are of any kind
+) -> Iterator[Running]:
     """A service with its files in `folder`, stopped at the end."""
-    runner = _Runner(folder, settings)
+    runner = _Runner(folder, settings, actuator)
     runner.start()
     try:
         yield runner.wait_ready()

@@ -1,0 +1,44 @@
+"""A real OpenID Connect issuer, in a process of its own."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from tests.support.service import eventually
+
+__all__ = ["free_port", "provider"]
+
+_START_S = 60
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens at just now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def provider(port: int) -> Iterator[str]:
+    """The issuer, answering at that port of loopback."""
+    url = f"http://localhost:{port}"
+    command = [sys.executable, "-m", "oidc_provider_mock", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert eventually(lambda: _answers(url), within_s=_START_S)
+            yield url
+        finally:
+            process.kill()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/.well-known/openid-configuration", trust_env=False).is_success
+    except httpx.HTTPError:
+        return False
