@@ -15,7 +15,12 @@ from tests.support.access import client_of, token_of
 from tests.support.receiver import Got, Receiver, forget_resets, receiver
 from tests.support.service import Running, Vm, eventually, running
 
-SETTINGS: dict[str, Any] = {"notify_retry": "100ms", "notify_retry_max": "1s", "notify_deadline": "2s", "notify_dead_max": 3}
+SETTINGS: dict[str, Any] = {
+    "notify_retry": "100ms",
+    "notify_retry_max": "1s",
+    "notify_deadline": "2s",
+    "notify_dead_max": 3,
+}
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def plan(draft: Draft, request: Request) -> list[Maintenance]:
         _refuse_over_policy(draft, maintenance)
         draft.focus.add(maintenance.id)
         made.append(_enter(draft, maintenance))
-        _refuse_early_latest_start(made[-1])
+        _refuse_early_latest_start(draft, made[-1])
     return made
 
 
@@ -207,8 +207,9 @@ def _check_latest_start(draft: Draft, request: Request, cause: Cause) -> None:
         raise InvalidRequest(msg)
 
 
-def _refuse_early_latest_start(maintenance: Maintenance) -> None:
-    latest_start, not_before = maintenance.latest_start, maintenance.not_before
-    if latest_start is not None and not_before is not None and latest_start < not_before:
+def _refuse_early_latest_start(draft: Draft, maintenance: Maintenance) -> None:
+    latest_start = maintenance.latest_start
+    not_before = maintenance.not_before or draft.now + maintenance.notice  # that of one in the queue is later still
+    if latest_start is not None and latest_start < not_before:
         msg = f"the latest start, {latest_start.isoformat()}, is before NotBefore, which is {not_before.isoformat()}"
         raise InvalidRequest(msg)

@@ -272,3 +272,13 @@ def test_more_time_that_ends_in_quiet_hours_needs_to_reach_over_them() -> None:
     world = two_tenants(replace(TEN, quiet_hours=(long_lunch,)))
     with pytest.raises(Conflict, match="quiet hours would put it to"):
         world.extend(planned(world), minutes(2), "web")
+
+
+def test_a_latest_start_before_the_earliest_start_is_refused_in_the_queue_too() -> None:
+    world = World(vm("web-0", scope="web"), vm("web-1", scope="web", fault_domain=1), scopes=(availability_set(),))
+    early = NOW + timedelta(minutes=1)
+    with pytest.raises(InvalidRequest, match=r"the latest start, .* is before NotBefore"):
+        world.plan(Request(cause="host-maintenance", vms=("web-0",), latest_start=early))
+    world.plan_one(Request(cause="host-maintenance", vms=("web-0",)))
+    with pytest.raises(InvalidRequest, match=r"the latest start, .* is before NotBefore"):
+        world.plan(Request(cause="host-maintenance", vms=("web-1",), latest_start=early))
