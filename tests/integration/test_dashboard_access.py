@@ -25,7 +25,7 @@ PEOPLE = [Role.OPERATOR, Role.READ_ONLY, Role.TENANT]
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("access")) as made:
+    with running(tmp_path_factory.mktemp("access"), refused_entries_max=1_000_000) as made:
         yield made
 
 
