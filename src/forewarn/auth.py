@@ -16,11 +16,9 @@ from pathlib import Path
 from forewarn.core.access import FILE_OPERATOR, Principal, Token
 from forewarn.errors import ConfigError, Unauthorized
 from forewarn.oidc import Issuer
-from forewarn.secret import digest, kept_token
+from forewarn.secret import TOKEN_FILE, digest, kept_token
 
-__all__ = ["TOKEN_FILE", "Tokens", "operator_token"]
-
-TOKEN_FILE = "operator.token"  # noqa: S105 - the name of a file
+__all__ = ["Tokens", "operator_token"]
 
 Find = Callable[[str], Awaitable[Token | None]]
 """Looks a token up by its digest."""

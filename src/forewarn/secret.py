@@ -12,7 +12,10 @@ import platformdirs
 
 from forewarn.errors import ConfigError
 
-__all__ = ["default_state_dir", "digest", "kept_token", "new_signing_secret", "new_token", "read_token"]
+__all__ = ["TOKEN_FILE", "default_state_dir", "digest", "kept_token", "new_signing_secret", "new_token", "read_token"]
+
+TOKEN_FILE = "operator.token"  # noqa: S105 - the name of a file
+"""The operator's token, in the state folder."""
 
 _TOKEN_BYTES = 32
 

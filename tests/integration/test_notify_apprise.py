@@ -21,6 +21,7 @@ from aiosmtpd.controller import Controller
 
 from forewarn.signing import signed_headers
 from tests.support.documents import ROOT
+from tests.support.provider import free_port
 from tests.support.receiver import receiver
 from tests.support.service import Running, Vm, eventually
 
@@ -43,11 +44,10 @@ class Mails:
 @contextmanager
 def mail_server() -> Iterator[tuple[Mails, int]]:
     mails = Mails()
-    controller = Controller(mails, hostname="127.0.0.1", port=0)
+    controller = Controller(mails, hostname="127.0.0.1", port=free_port())  # it looks for itself at this very port
     controller.start()
-    server: Any = controller.server
     try:
-        yield mails, server.sockets[0].getsockname()[1]
+        yield mails, controller.port
     finally:
         controller.stop()
 

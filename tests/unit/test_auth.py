@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.auth import TOKEN_FILE, Tokens, operator_token
+from forewarn.auth import Tokens, operator_token
 from forewarn.core.access import FILE_OPERATOR, Principal, Role, Token
 from forewarn.errors import ConfigError, Unauthorized
-from forewarn.secret import digest, read_token
+from forewarn.secret import TOKEN_FILE, digest, read_token
 
 TOKENS = Tokens(operator="s3cret")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from forewarn.actuators import exec as actuator
 from forewarn.agent import steps
 from forewarn.agent.configuration import default_config_file, default_state_file
-from forewarn.auth import TOKEN_FILE
 from forewarn.client.discovery import VARIABLE
 from forewarn.config import Settings
 from forewarn.core.model import EntryKind
+from forewarn.secret import TOKEN_FILE
 from tools.commands import leaves, nouns, words_of
 from tools.reference.plain import row, table
 

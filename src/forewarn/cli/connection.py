@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import quote, urlsplit
 
 from forewarn import errors
-from forewarn.auth import TOKEN_FILE
 from forewarn.errors import ConfigError, ForewarnError, InvalidRequest, OtherSideError, ServerUnreachable, Unauthorized
-from forewarn.secret import default_state_dir, read_token
+from forewarn.secret import TOKEN_FILE, default_state_dir, read_token
 
 if TYPE_CHECKING:
     import httpx

@@ -11,10 +11,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from forewarn.auth import TOKEN_FILE
 from forewarn.demo.cast import encode_inventory
 from forewarn.demo.record import DemoFailed
-from forewarn.secret import read_token
+from forewarn.secret import TOKEN_FILE, read_token
 
 __all__ = ["Served", "child_environment", "parse_ready", "serving"]
 
