@@ -6,16 +6,16 @@ All replicas of a service share that token, so what one has sealed every other c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from itsdangerous import BadData, URLSafeSerializer
 
-from forewarn.core.access import FILE_OPERATOR, Principal, Role
+from forewarn.core.access import FILE_OPERATOR, Principal, Role, Token
 from forewarn.secret import new_token
 
-__all__ = ["Seal", "moment_of", "pack", "unpack"]
+__all__ = ["Seal", "moment_of", "pack", "who"]
 
 
 class Seal:
@@ -65,10 +65,19 @@ def pack(caller: Principal) -> dict[str, Any]:
     }
 
 
-def unpack(content: Mapping[str, Any]) -> Principal | str:
-    """Who that is; or the id of the token that says it."""
+async def who(
+    content: Mapping[str, Any], find_token: Callable[[str], Awaitable[Token | None]], now: datetime
+) -> Principal | None:
+    """Who somebody is whom `pack` has put into an opened word; None: their token is not taken any more.
+
+    Args:
+        content: What the word says.
+        find_token: Looks a token up by its id.
+        now: The time.
+    """
     if "token" in content:
-        return str(content["token"])
+        token = await find_token(content["token"])
+        return token.principal() if token is not None and token.is_taken(now) else None
     if "actor" not in content:
         return FILE_OPERATOR
     scopes, vms = frozenset(content["scopes"]), frozenset(content["vms"])

@@ -23,6 +23,9 @@ LATE_AFTER = timedelta(seconds=30)
 UNSEEN_AFTER = timedelta(seconds=90)
 """Who has not looked for so long cannot know. Before, word of it may not have come here from the replica that saw."""
 
+PRESSING = 4
+"""A vote that is missing is nothing to worry about until one part in so many of the notice is left."""
+
 
 class Next(StrEnum):
     """What happens next."""
@@ -49,6 +52,7 @@ class Trouble(StrEnum):
     OVERRUN = "overrun"
     UNSEEN = "unseen"
     UNAPPROVED = "unapproved"
+    """In the last part of the notice; see `PRESSING`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,16 +130,17 @@ def _of_scheduled(
     now: datetime,
 ) -> Outlook:
     waiting = [event for event in events if event.is_listed and not event.is_approved]
-    votes = tuple(_missing(maintenance, event, asked_at(event.audience), now) for event in waiting)
+    announced = _announced_at(maintenance, now)
+    votes = tuple(_missing(event, asked_at(event.audience), announced, now) for event in waiting)
     behind = tuple(other.id for other in others if is_held(maintenance, [other]))
     troubles = []
     if maintenance.not_before is not None and now - maintenance.not_before > LATE_AFTER:
         troubles.append(Trouble.LATE)
     if any(vote.why is Missing.NEVER_SEEN for vote in votes):
         troubles.append(Trouble.UNSEEN)
-    if votes:
-        troubles.append(Trouble.UNAPPROVED)
     at = maintenance.not_before
+    if votes and at is not None and at - now <= (at - announced) / PRESSING:
+        troubles.append(Trouble.UNAPPROVED)
     return Outlook(next=Next.STARTED, at=at, votes=votes, behind=behind, troubles=tuple(troubles))
 
 
@@ -150,11 +155,16 @@ def _of_started(maintenance: Maintenance, now: datetime) -> Outlook:
     return Outlook(next=Next.OVER, at=expected, troubles=tuple(troubles))
 
 
-def _missing(maintenance: Maintenance, event: Event, asked: datetime | None, now: datetime) -> Vote:
-    # Announced when it was created, but for those that had to queue: then it is the notice that tells when.
-    announced = maintenance.created_at
-    if maintenance.not_before is not None and maintenance.requested_not_before is None:
-        announced = max(announced, maintenance.not_before - maintenance.notice)
+def _announced_at(maintenance: Maintenance, now: datetime) -> datetime:
+    """When it was created; one that had to queue, when its turn came, as far as its notice still tells that."""
+    if maintenance.not_before is None or maintenance.requested_not_before is not None or maintenance.deferrals:
+        return maintenance.created_at
+    found = maintenance.not_before - maintenance.notice - maintenance.extended
+    is_told = found <= now  # or else quiet hours have moved it
+    return max(maintenance.created_at, found) if is_told else maintenance.created_at
+
+
+def _missing(event: Event, asked: datetime | None, announced: datetime, now: datetime) -> Vote:
     is_unseen = (asked is None or asked < announced) and now - announced > UNSEEN_AFTER
     why = Missing.NEVER_SEEN if is_unseen else Missing.NOT_APPROVED
     return Vote(event_id=event.id, audience=event.audience, why=why)

@@ -21,6 +21,7 @@ from forewarn.dashboard.board import Boards, seen_by
 from forewarn.dashboard.forms import read_form
 from forewarn.dashboard.live import Live
 from forewarn.dashboard.login import Login
+from forewarn.dashboard.names import Directory
 from forewarn.dashboard.page import Look, Make, Page
 from forewarn.dashboard.pages.host import host, hosts
 from forewarn.dashboard.pages.ledger import ledger
@@ -98,6 +99,7 @@ class _Dashboard:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._boards = Boards(context)
+        self._directory = Directory(context.engine.identity)
         self._live = Live(context, self._boards)
         find_token = context.engine.token_of
         self._sessions = Sessions(context.tokens.operator, context.session_lifetime, find_token)
@@ -210,6 +212,7 @@ class _Dashboard:
                 context=self._context,
                 board=board,
                 seen=seen_by(visit.caller, reader, board, self._context.engine.feed.asked_at),
+                directory=self._directory,
                 caller=visit.caller,
                 path=request.path_params,
                 params=request.query_params,

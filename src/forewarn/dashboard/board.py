@@ -2,7 +2,7 @@
 
 A thousand dashboards must not mean a thousand queries. So one `Board` is taken in one view of the store, is never
 changed, and stands until something has changed, but for a while at least, and not for ever: being late is a matter of
-time alone.
+time alone. The next one follows from it and from what the ledger has told since, so that only what has changed is read.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from forewarn.clock import Clock, uptime_s
 from forewarn.control.context import Context
 from forewarn.core import outlook as outlooks
 from forewarn.core.access import Owned, Principal
-from forewarn.core.model import ACTIVE_STATES, Event, Maintenance, MaintenanceState
+from forewarn.core.model import ACTIVE_STATES, EntryKind, Event, Maintenance, MaintenanceState
 from forewarn.core.outlook import Outlook, Trouble, outlook
 from forewarn.store.contract import Reader
 
-__all__ = ["Board", "Boards", "Item", "item_of", "remembered", "seen_by", "take"]
+__all__ = ["Board", "Boards", "Item", "follow", "item_of", "remembered", "seen_by", "take"]
+
+AskedAt = Callable[[str], datetime | None]
+"""When an audience asked last, as far as known."""
 
 _ACTIVE_MAX = 5000
+_NEWS_MAX = 500
+"""With more entries of the ledger than that, all is taken down anew."""
+
 _ENDED_MAX = 40
 _ENDED_FOR = timedelta(days=1)
 _FRESH_S = 0.5
@@ -72,6 +78,7 @@ class Board:
     Attributes:
         number: Grows with each board of this process.
         at: When it was taken.
+        position: The last change that it knows of.
         items: The active ones, by what happens next.
         ended: Those that ended lately, newest first.
         is_complete: Whether `items` holds all that are active.
@@ -79,6 +86,7 @@ class Board:
 
     number: int
     at: datetime
+    position: int
     items: tuple[Item, ...]
     ended: tuple[Item, ...]
     is_complete: bool
@@ -91,34 +99,67 @@ class Board:
         return sorted(found, key=lambda item: (order.index(item.outlook.troubles[0]), item.moment))
 
 
-def take(
-    reader: Reader,
-    asked_at: Callable[[str], datetime | None],
-    now: datetime,
-    number: int = 0,
-    owned: Owned | None = None,
-) -> Board:
+def take(reader: Reader, asked_at: AskedAt, now: datetime, number: int = 0, owned: Owned | None = None) -> Board:
     """Take everything down, in one view of the store; or what belongs to a tenant, with all that is said of it."""
     page = reader.maintenances(states=sorted(ACTIVE_STATES), limit=_ACTIVE_MAX, owned=owned)
-    over = reader.maintenances(states=sorted(set(MaintenanceState) - ACTIVE_STATES), limit=_ENDED_MAX, owned=owned)
-    ended = [m for m in over.items if m.ended_at is not None and now - m.ended_at < _ENDED_FOR]
-    events = reader.events_of(m.id for m in (*page.items, *ended))
-    near, asked_at = _Neighbours(page.items), remembered(reader, events, asked_at)
+    over = reader.maintenances(states=sorted(_ENDED), limit=_ENDED_MAX, owned=owned).items
+    found = [*page.items, *(m for m in over if _is_news(m, now))]
+    events = reader.events_of(m.id for m in found)
+    return _laid_out(reader, found, events, asked_at, now, number, is_complete=page.next is None)
 
-    def item(maintenance: Maintenance) -> Item:
-        mine = tuple(events.get(maintenance.id, ()))
-        return _item(maintenance, mine, near.of(maintenance), asked_at, now)
 
+def follow(reader: Reader, before: Board, asked_at: AskedAt, now: datetime, number: int) -> Board:
+    """What `take` would hand back; but of what is on the board before, only what has changed is read again."""
+    news = reader.entries(after=before.position, limit=_NEWS_MAX)
+    if not before.is_complete or news.next is not None or any(e.kind is EntryKind.PRUNED for e in news.items):
+        return take(reader, asked_at, now, number)
+    changed = {entry.maintenance_id for entry in news.items if entry.maintenance_id is not None}
+    # That an actuator has got through again is the one thing shown here that no entry tells.
+    changed |= {item.maintenance.id for item in before.items if item.maintenance.attempts}
+    known = {item.maintenance.id: item for item in (*before.items, *before.ended)}
+    fresh = reader.maintenances_by_id(changed)
+    found = {i: item.maintenance for i, item in known.items() if i not in changed} | fresh
+    active = [m for m in found.values() if m.is_active]
+    if len(active) > _ACTIVE_MAX:
+        return take(reader, asked_at, now, number)
+    ended = sorted((m for m in found.values() if _is_news(m, now)), key=lambda m: m.sequence, reverse=True)
+    events: dict[str, Iterable[Event]] = {i: item.events for i, item in known.items()}
+    events |= reader.events_of(fresh)
+    return _laid_out(reader, [*active, *ended[:_ENDED_MAX]], events, asked_at, now, number)
+
+
+_ENDED = frozenset(MaintenanceState) - ACTIVE_STATES
+
+
+def _is_news(maintenance: Maintenance, now: datetime) -> bool:
+    return maintenance.ended_at is not None and now - maintenance.ended_at < _ENDED_FOR
+
+
+def _laid_out(  # noqa: PLR0913 - what a board is made of
+    reader: Reader,
+    maintenances: Sequence[Maintenance],
+    events: Mapping[str, Iterable[Event]],
+    asked_at: AskedAt,
+    now: datetime,
+    number: int,
+    *,
+    is_complete: bool = True,
+) -> Board:
+    near = _Neighbours(m for m in maintenances if m.is_active)
+    asked_at = remembered(reader, (event for m in maintenances for event in events.get(m.id, ())), asked_at)
+    items = [_item(m, tuple(events.get(m.id, ())), near.of(m), asked_at, now) for m in maintenances]
+    items.sort(key=lambda item: (item.moment, item.maintenance.sequence))
     return Board(
         number=number,
         at=now,
-        items=tuple(sorted((item(m) for m in page.items), key=lambda each: each.moment)),
-        ended=tuple(sorted((item(m) for m in ended), key=lambda each: each.moment, reverse=True)),
-        is_complete=page.next is None,
+        position=reader.position(),
+        items=tuple(item for item in items if item.maintenance.is_active),
+        ended=tuple(item for item in reversed(items) if not item.maintenance.is_active),
+        is_complete=is_complete,
     )
 
 
-def seen_by(caller: Principal, reader: Reader, board: Board, asked_at: Callable[[str], datetime | None]) -> Board:
+def seen_by(caller: Principal, reader: Reader, board: Board, asked_at: AskedAt) -> Board:
     """The board as somebody may see it: for a tenant, what concerns its own VMs."""
     owned = caller.owned
     if owned is None:
@@ -144,13 +185,13 @@ def item_of(  # noqa: PLR0913 - what is looked at, and who looks
     reader: Reader,
     board: Board,
     maintenance: Maintenance,
-    asked_at: Callable[[str], datetime | None],
+    asked_at: AskedAt,
     now: datetime,
     caller: Principal,
 ) -> Item:
     """One maintenance, read just now, with the others as the board has them, as somebody may see it."""
-    found = reader.events_of([maintenance.id])
-    events, asked_at = tuple(found.get(maintenance.id, ())), remembered(reader, found, asked_at)
+    events = tuple(reader.events_of([maintenance.id]).get(maintenance.id, ()))
+    asked_at = remembered(reader, events, asked_at)
     near = _Neighbours(item.maintenance for item in board.items)
     item = _item(maintenance, events, near.of(maintenance), asked_at, now)
     if caller.owned is None:
@@ -163,22 +204,20 @@ def _item(
     maintenance: Maintenance,
     events: tuple[Event, ...],
     neighbours: Sequence[Maintenance],
-    asked_at: Callable[[str], datetime | None],
+    asked_at: AskedAt,
     now: datetime,
 ) -> Item:
     found = outlook(maintenance, events, neighbours, asked_at, now)
-    behind = set(found.behind)
-    return Item(maintenance, events, found, tuple(other for other in neighbours if other.id in behind))
+    known = {other.id: other for other in neighbours}
+    return Item(maintenance, events, found, tuple(known[each] for each in found.behind))
 
 
-def remembered(
-    reader: Reader, events: Mapping[str, Iterable[Event]], asked_at: Callable[[str], datetime | None]
-) -> Callable[[str], datetime | None]:
+def remembered(reader: Reader, events: Iterable[Event], asked_at: AskedAt) -> AskedAt:
     """When an audience of these events asked last, as this process has seen it or as it was written down.
 
     A service that has just started has seen nobody yet.
     """
-    audiences = reader.audiences({event.audience for each in events.values() for event in each})
+    audiences = reader.audiences({event.audience for event in events})
     written = {key: audience.active_until for key, audience in audiences.items() if audience.active_until is not None}
 
     def last(key: str) -> datetime | None:
@@ -233,7 +272,12 @@ class Boards:
             has_changed = self._context.changed is not self._seen
             if self._board is None or (age_s >= _FRESH_S and has_changed) or age_s >= _STANDS_S:
                 self._seen = self._context.changed
-                asked_at, now, number = self._context.engine.feed.asked_at, self._clock.now(), next(self._numbers)
-                self._board = await self._context.engine.read(lambda reader: take(reader, asked_at, now, number))
+                self._board = await self._context.engine.read(self._next(self._board))
                 self._taken_s = uptime_s()
             return self._board
+
+    def _next(self, before: Board | None) -> Callable[[Reader], Board]:
+        asked_at, now, number = self._context.engine.feed.asked_at, self._clock.now(), next(self._numbers)
+        if before is None:
+            return lambda reader: take(reader, asked_at, now, number)
+        return lambda reader: follow(reader, before, asked_at, now, number)

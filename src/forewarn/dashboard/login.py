@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -23,7 +22,7 @@ from forewarn.dashboard.issuer import IssuerLogin
 from forewarn.dashboard.render import render
 from forewarn.dashboard.session import Sessions, check_origin
 from forewarn.errors import Forbidden, Unauthorized
-from forewarn.seal import Seal, unpack
+from forewarn.seal import Seal, who
 
 __all__ = ["Login"]
 
@@ -115,19 +114,13 @@ class Login:
         now = self._context.clock.now()
         content = self._links.open(request.path_params["word"], now)
         if content is not None and content["nonce"] not in self._used:
-            caller = await self._maker(content, now)
+            caller = await who(content, self._context.engine.token_of, now)
             if caller is not None:
-                return _person(caller), content["nonce"]
+                until = content.get("expires_at")
+                limited = caller if until is None else replace(caller, expires_at=datetime.fromtimestamp(until, UTC))
+                return _person(limited), content["nonce"]
         msg = "this link was used, or its minute is over: make a new one with 'forewarn dashboard'"
         raise Unauthorized(msg)
-
-    async def _maker(self, content: Mapping[str, Any], now: datetime) -> Principal | None:
-        who = unpack(content)
-        if isinstance(who, str):
-            token = await self._context.engine.token_of(who)
-            return token.principal() if token is not None and token.is_taken(now) else None
-        until = content.get("expires_at")
-        return who if until is None else replace(who, expires_at=datetime.fromtimestamp(until, UTC))
 
     # At an issuer
 

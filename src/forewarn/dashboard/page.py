@@ -10,6 +10,7 @@ from typing import Any
 from forewarn.control.context import Context
 from forewarn.core.access import Principal
 from forewarn.dashboard.board import Board
+from forewarn.dashboard.names import Directory
 from forewarn.store.contract import Reader
 
 __all__ = ["Look", "Make", "Page"]
@@ -23,6 +24,7 @@ class Look:
         context: The service.
         board: What is under way.
         seen: What of it the caller may see.
+        directory: The names of what is declared.
         caller: Who looks.
         path: What the address says, by the names in the route.
         params: What the query says.
@@ -32,6 +34,7 @@ class Look:
     context: Context
     board: Board
     seen: Board
+    directory: Directory
     caller: Principal
     path: Mapping[str, str]
     params: Mapping[str, str]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -20,7 +20,7 @@ from starlette.responses import Response
 from forewarn.clock import uptime_s
 from forewarn.core.access import Principal, Token
 from forewarn.errors import Forbidden
-from forewarn.seal import Seal, moment_of, pack, unpack
+from forewarn.seal import Seal, moment_of, pack, who
 
 __all__ = ["Session", "Sessions", "check_origin", "is_rebound"]
 
@@ -98,7 +98,7 @@ class Sessions:
         content = None if word is None else self._seal.open(word, now)
         if content is None or content["nonce"] in self._ended:
             return None
-        caller = await self._caller(content, now)
+        caller = await who(content, self._token, now)
         return None if caller is None else Session(caller=caller, until=moment_of(content))
 
     def end(self, request: Request, response: Response, now: datetime) -> None:
@@ -108,13 +108,6 @@ class Sessions:
         if content is not None:
             _remember(self._ended, content["nonce"], None)
         response.delete_cookie(_name(request), path="/")
-
-    async def _caller(self, content: Mapping[str, Any], now: datetime) -> Principal | None:
-        who = unpack(content)
-        if isinstance(who, Principal):
-            return who
-        token = await self._token(who)
-        return token.principal() if token is not None and token.is_taken(now) else None
 
     async def _token(self, token_id: str) -> Token | None:
         looked_s, token = self._tokens.get(token_id, (float("-inf"), None))

@@ -27,7 +27,7 @@ TROUBLES: Mapping[Trouble, tuple[str, str]] = {
     Trouble.LATE: ("Late", "Its time has come, and it has not started."),
     Trouble.OVERRUN: ("Overrun", "It has been going on for longer than was announced."),
     Trouble.UNSEEN: ("Not seen", "A tenant has not asked since it was announced, and cannot know."),
-    Trouble.UNAPPROVED: ("Not approved", "A tenant has not approved yet."),
+    Trouble.UNAPPROVED: ("Not approved", "A tenant has not approved, and most of its notice is over."),
 }
 """What is wrong, in a word and in a sentence."""
 

@@ -46,7 +46,29 @@ def test_it_names_every_tenant_that_has_not_approved_and_when_it_starts_at_the_l
         ("vm:db", Missing.NOT_APPROVED),
         ("scope:web", Missing.NOT_APPROVED),
     ]
-    assert found.troubles == (Trouble.UNAPPROVED,)
+    assert found.troubles == ()
+
+
+@pytest.mark.parametrize(("minutes_left", "is_pressing"), [(15, False), (3.75 + 0.02, False), (3.75, True), (0, True)])
+def test_a_missing_approval_is_pressing_in_the_last_quarter_of_the_notice(
+    minutes_left: float, is_pressing: bool
+) -> None:
+    made = world()
+    it = reboot(made)
+    assert it.not_before is not None
+    assert it.not_before - it.created_at == minutes(15)
+    made.now = it.not_before - minutes(minutes_left)
+    assert (Trouble.UNAPPROVED in look(made, it).troubles) is is_pressing
+
+
+def test_of_a_longer_notice_the_quarter_is_longer() -> None:
+    made = world()
+    it = made.defer(reboot(made, latest_start=made.now + timedelta(days=5)), by=timedelta(days=4) - minutes(15))
+    made.now += timedelta(days=3)
+    assert it.not_before == it.created_at + timedelta(days=4)
+    assert look(made, it).troubles == (Trouble.UNAPPROVED,)
+    made.now -= minutes(1)
+    assert look(made, it).troubles == ()
 
 
 def test_who_has_approved_is_waited_for_no_more() -> None:
@@ -85,7 +107,7 @@ def test_who_never_asked_at_all_has_not_seen_it() -> None:
     events = [event for event in made.events.values() if event.maintenance_id == it.id]
     found = outlook(made.maintenances[it.id], events, [], lambda _key: None, made.now)
     assert {vote.why for vote in found.votes} == {Missing.NEVER_SEEN}
-    assert found.troubles == (Trouble.UNSEEN, Trouble.UNAPPROVED)
+    assert found.troubles == (Trouble.UNSEEN,)
 
 
 def test_one_that_waits_its_turn_says_behind_whom() -> None:
@@ -163,4 +185,21 @@ def test_a_maintenance_that_had_to_queue_was_announced_when_its_turn_came() -> N
     made.complete(first)
     assert made.maintenances[second.id].state is MaintenanceState.SCHEDULED
     made.now += UNSEEN_AFTER + SECOND
-    assert look(made, second, asked).troubles == (Trouble.UNSEEN, Trouble.UNAPPROVED)
+    assert look(made, second, asked).troubles == (Trouble.UNSEEN,)
+
+
+def test_one_that_was_put_off_was_announced_before() -> None:
+    made = world()
+    it = made.defer(reboot(made, latest_start=made.now + timedelta(days=5)), by=timedelta(days=2))
+    made.now += UNSEEN_AFTER + SECOND
+    asked = {"scope:web": it.created_at - SECOND}
+    assert {vote.audience: vote.why for vote in look(made, it, asked).votes}["scope:web"] is Missing.NEVER_SEEN
+
+
+def test_one_that_quiet_hours_have_moved_was_announced_before() -> None:
+    made = world()
+    it = replace(reboot(made), not_before=made.now + timedelta(days=1))
+    made.now += UNSEEN_AFTER + SECOND
+    events = [event for event in made.events.values() if event.maintenance_id == it.id]
+    found = outlook(it, events, [], lambda _key: NOW - SECOND, made.now)
+    assert {vote.why for vote in found.votes} == {Missing.NEVER_SEEN}

@@ -40,7 +40,7 @@ def maintenance(reader: Reader, look: Look) -> Page:
     selection = Selection(maintenance_id=found.id)
     written = reader.entries(limit=_ENTRIES_MAX, selection=selection, owned=caller.owned).items
     entries = [caller.shown_entry(entry) for entry in written]
-    asked_at = remembered(reader, {found.id: item.events}, look.asked_at)
+    asked_at = remembered(reader, item.events, look.asked_at)
     shown = item.maintenance
     extensible = _extensible(reader, shown)
     hosts: dict[str, list[str]] = defaultdict(list)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-
+from forewarn.dashboard.names import names_of
 from forewarn.dashboard.page import Look, Page
 from forewarn.dashboard.pages.overview import matches
 from forewarn.store.contract import Reader
@@ -16,22 +15,18 @@ _MOST = 25
 def search(reader: Reader, look: Look) -> Page:
     """What was found, at most a few of each kind."""
     wanted = look.params.get("q", "").strip().lower()
-    found: dict[str, list[str]] = {"vms": [], "hosts": [], "scopes": []}
+    found: dict[str, list[str]] = {}
     items = []
     if wanted:
-        owned = look.caller.owned
-        vms = look.context.engine.identity.vms
-        if owned is not None:
-            scopes = reader.scopes({vm.scope for vm in vms if vm.scope is not None and vm.name in owned.vms})
-            vms = [vm for vm in vms if owned.has_vm(vm, scopes.get(vm.scope or ""))]
-        found["vms"] = _smallest({vm.name for vm in vms if wanted in vm.name.lower()})
-        if look.has_hosts:
-            found["hosts"] = _smallest({vm.host for vm in vms if wanted in vm.host.lower()})
-        found["scopes"] = _smallest({vm.scope for vm in vms if vm.scope is not None and wanted in vm.scope.lower()})
+        found = _names(reader, look, wanted)
         items = [item for item in (*look.seen.items, *look.seen.ended) if matches(item, wanted)][:_MOST]
     values = {"q": look.params.get("q", ""), "found": found, "items": items, "most": _MOST}
     return Page(template="search.html", title="Search", values=values, is_live=False)
 
 
-def _smallest(names: set[str]) -> list[str]:
-    return heapq.nsmallest(_MOST, names)
+def _names(reader: Reader, look: Look, wanted: str) -> dict[str, list[str]]:
+    owned = look.caller.owned
+    if owned is None:
+        return look.directory.containing(wanted, _MOST)
+    names = names_of(reader.vms(owned=owned))
+    return {kind: names[kind].containing(wanted, _MOST) for kind in ("vms", "scopes")}

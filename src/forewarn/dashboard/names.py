@@ -1,0 +1,80 @@
+"""The names of everything that is declared, to be searched at once, however many there are."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+
+from forewarn.core.model import VirtualMachine
+from forewarn.identity import Identity
+
+__all__ = ["Directory", "Names", "names_of"]
+
+
+class Names:
+    """Names that are looked for by a part of them, in whatever case.
+
+    They stand in one text, line by line, for there is nothing that finds a word faster than looking through a text.
+
+    Args:
+        names: Each is kept once.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = sorted(set(names))
+        lines = [name.lower() + "\n" for name in self._names]
+        self._text = "".join(lines)
+        self._ends = array("Q")
+        end = 0
+        for line in lines:
+            end += len(line)
+            self._ends.append(end)
+
+    def containing(self, part: str, most: int) -> list[str]:
+        """The first few that contain it, in order."""
+        if not part or "\n" in part:
+            return [] if part else self._names[:most]
+        part, found, at = part.lower(), list[str](), 0
+        while len(found) < most and (at := self._text.find(part, at)) >= 0:
+            number = bisect_right(self._ends, at)
+            at = self._ends[number]
+            found.append(self._names[number])
+        return found
+
+
+class Directory:
+    """The names of all VMs, hosts and scopes, as they are declared now.
+
+    Args:
+        identity: Knows the inventory.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._names: Mapping[str, Names] = {}
+        self._inventories = 0
+        identity.listeners.append(self._forget)
+
+    def containing(self, part: str, most: int) -> dict[str, list[str]]:
+        """The first few of each kind whose name contains it: ``vms``, ``hosts``, ``scopes``."""
+        names, inventories = self._names, self._inventories
+        if not names:
+            names = names_of(self._identity.vms)
+            if inventories == self._inventories:  # or else another one came meanwhile, on the loop's thread
+                self._names = names
+        return {kind: each.containing(part, most) for kind, each in names.items()}
+
+    def _forget(self) -> None:
+        self._inventories += 1
+        self._names = {}
+
+
+def names_of(vms: Iterable[VirtualMachine]) -> dict[str, Names]:
+    """The names of these VMs, and of their hosts and scopes."""
+    vms = list(vms)
+    return {
+        "vms": Names(vm.name for vm in vms),
+        "hosts": Names(vm.host for vm in vms),
+        "scopes": Names(vm.scope for vm in vms if vm.scope is not None),
+    }
