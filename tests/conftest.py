@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -25,6 +27,18 @@ _NO_SKIP = os.environ.get("FOREWARN_NO_SKIP", "") not in {"", "0"}
 def anyio_backend() -> str:
     """Tests marked `anyio` run on asyncio, the only loop Forewarn runs on."""
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _logger_as_before() -> Iterator[None]:
+    """Commands that a test runs in this process say where the log goes; the next test has it as it was."""
+    logger = logging.getLogger("forewarn")
+    before = (list(logger.handlers), logger.level, logger.propagate)
+    yield
+    for handler in logger.handlers:
+        if handler not in before[0]:
+            handler.close()
+    logger.handlers, logger.level, logger.propagate = before
 
 
 class _SkipWatch:

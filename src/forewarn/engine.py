@@ -2,59 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
 from forewarn.commit import Gathered, Key, Truth, inline, recall, traced
 from forewarn.core import ending, moving, planning, service, settlement
 from forewarn.core.access import Owned
 from forewarn.core.approval import Approval, Approver, approve
-from forewarn.core.attention import take_look
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Changes, Document, Draft, State
-from forewarn.core.fault import Fault, Place
+from forewarn.core.fault import Place
 from forewarn.core.inventory import HostDeclaration, Inventory, InventoryChange, apply_inventory, with_host
-from forewarn.core.model import Audience, EntryKind, Event, Maintenance, MaintenanceState, VirtualMachine
-from forewarn.core.progress import Failure, Progress, Retry, advance, claim
+from forewarn.core.model import Audience, EntryKind, Event, Maintenance, VirtualMachine
 from forewarn.core.request import Request
+from forewarn.deadlines import DeadlineCommands
 from forewarn.errors import NotFound
+from forewarn.injection import FaultCommands
+from forewarn.retention import RetentionCommands
 from forewarn.rollouts import RolloutCommands
-from forewarn.span import format_span
-from forewarn.store.contract import Forgotten, Outcome, Reader, Transaction
+from forewarn.store.contract import Outcome, Reader, Transaction
 from forewarn.subscriptions import SubscriptionCommands
 from forewarn.tokens import TokenCommands
 from forewarn.tracing import Origin
 
-__all__ = ["Due", "Engine", "Rehearsed"]
+__all__ = ["Engine", "Rehearsed"]
 
 T = TypeVar("T")
 
 _APPROVALS_MAX = 500
 """Approvals in one transaction."""
-
-_FORGOTTEN_MAX = 200
-"""Maintenances that are forgotten, or mended, in one transaction: others wait for it."""
-
-_MENDED_AGAIN = timedelta(hours=1)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
-    """What one look at the deadlines did and found.
-
-    Attributes:
-        started: How late each start was that fell due, in seconds.
-        jobs: Started maintenances whose actuator is to be asked now.
-        has_more: Whether to look again at once.
-    """
-
-    started: tuple[float, ...] = ()
-    jobs: tuple[Maintenance, ...] = ()
-    has_more: bool = False
-
 
 Wish = tuple[tuple[str, ...], Approver, Origin | None]
 """The events that somebody approves, and where that was asked for."""
@@ -72,13 +50,12 @@ class _Undone(Exception):
         self.found = found
 
 
-class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
+class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands, SubscriptionCommands, TokenCommands):
     """All commands; see `Committer` for the arguments."""
 
     def __init__(self, **parts: Any) -> None:  # noqa: ANN401 - those of `Committer`
         super().__init__(**parts)
         is_inline = self._write is inline
-        self._look_at: datetime | None = None
         self._approvals = Gathered(self._approve_all, 1 if is_inline else _APPROVALS_MAX, self._waiting_max)
 
     # Operators
@@ -374,56 +351,6 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
 
         await self._maintenances(load, decide, actor=actor, key=key)
 
-    # Faults
-
-    @traced
-    async def inject(
-        self,
-        /,
-        kind: str,
-        *,
-        actor: str,
-        vms: Sequence[str] = (),
-        **how: Any,  # noqa: ANN401 - whatever `Faults.inject` takes
-    ) -> Fault:
-        """Have something go wrong; see `Faults.inject` for what it takes and raises.
-
-        Raises:
-            NotFound: A VM does not exist.
-        """
-        keys = {self.identity.audience(name) for name in vms or [vm.name for vm in self.identity.vms]}
-        fault = self.faults.inject(kind, vms=vms, **how)
-        is_over = fault.kind.place is Place.ONCE
-        if is_over:
-            self.faults.clear(fault.id)
-
-        def load(tx: Transaction) -> State:
-            return tx.load_audiences(keys) if is_over else State()
-
-        def decide(draft: Draft) -> None:
-            for audience in list(draft.audiences.values()) if is_over else ():
-                service.renumber(draft, audience)
-            draft.note(EntryKind.FAULT_INJECTED, reason=fault.describe())
-
-        await self._decide(load, decide, actor=actor)
-        return fault
-
-    @traced
-    async def clear_faults(self, fault_id: int | None = None, *, actor: str) -> int:
-        """End one fault, or all; hands back how many.
-
-        Raises:
-            NotFound: There is none of that number.
-        """
-        count = self.faults.clear(fault_id)
-
-        def decide(draft: Draft) -> None:
-            draft.note(EntryKind.FAULT_CLEARED, reason="all" if fault_id is None else f"fault {fault_id}")
-
-        if count:
-            await self._decide(lambda _tx: State(), decide, actor=actor)
-        return count
-
     # VMs
 
     async def enable(self, key: str, scope: str | None) -> None:
@@ -445,7 +372,7 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
         if asked:
             await self._command(lambda tx: tx.touch(asked), lambda _: None)
 
-    # The scheduler
+    # The service
 
     async def recover(self) -> None:
         """Fill the feed and the identity from the store; silence while the service was down does not count."""
@@ -465,142 +392,6 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
             self.feed.reload(truth[1])
             self._position = position
 
-    async def handle_due(self, limit: int, in_flight: Iterable[str] = ()) -> Due:
-        """Carry out what has fallen due: starts, silent audiences; and find the actuators to ask.
-
-        Args:
-            limit: Most maintenances in one transaction.
-            in_flight: Maintenances whose actuator is being asked already.
-        """
-        skipped = frozenset(in_flight)
-        began_at = self.clock.now()
-
-        def work(tx: Transaction) -> tuple[Due, Changes, list[datetime]]:
-            self.leadership.check(tx)
-            now = self._now(tx)
-            found = tx.due(now, limit + len(skipped))
-            due = [m for m in found if m.id not in skipped]
-            jobs = tuple(m for m in due if m.state is MaintenanceState.STARTED)
-            waiting = [m for m in due if m.state is MaintenanceState.SCHEDULED]
-            silent = tx.silent(now - self.rules.disable_after, limit)
-            asked = {a.key: self.feed.asked_at(a.key) for a in silent}
-            heard = {a.key: moment for a in silent if (moment := asked[a.key]) and moment > _active_until(a)}
-            tx.touch(heard)
-            gone = [a for a in silent if a.key not in heard]
-            if not (waiting or gone):
-                return Due(jobs=jobs, has_more=bool(heard)), Changes(), []
-            changes = self._start_due(tx, waiting, [a.key for a in gone])
-            after = [changes.maintenances.get(m.id, m) for m in waiting]
-            moments = [m.due_at for m, now_is in zip(waiting, after, strict=True) if now_is.state is not m.state]
-            jobs += tuple(m for m in after if m.state is MaintenanceState.STARTED)
-            has_more = bool(gone) or len(found) == limit + len(skipped)
-            return Due(jobs=jobs, has_more=has_more), changes, [moment for moment in moments if moment is not None]
-
-        def publish(result: tuple[Due, Changes, list[datetime]]) -> Due:
-            due, changes, moments = result
-            if changes.is_empty:
-                return due
-            with self.tracing.due(began_at):
-                self._publish(changes)
-            if not moments:
-                return due
-            shown_at = self.clock.now()
-            return replace(due, started=tuple((shown_at - moment).total_seconds() for moment in moments))
-
-        return await self._command(work, publish)
-
-    async def look(self, limit: int) -> bool:
-        """See whether what was announced was seen, and is not late; hands back whether there is more to look at.
-
-        Args:
-            limit: Most maintenances in one transaction.
-        """
-        if self._look_at is None or self._look_at > self.clock.now():
-            return False
-
-        def work(tx: Transaction) -> tuple[bool, Changes]:
-            self.leadership.check(tx)
-            looks = tx.looks(self._now(tx), limit)
-            state = tx.load_maintenances(look.maintenance_id for look in looks)
-            asked = {key: moment for key, a in state.audiences.items() if (moment := self._asked_at(a)) is not None}
-            draft = self._draft(state, tx, "forewarn")
-            following = {look.maintenance_id: take_look(draft, look, asked) for look in looks}
-            changes = draft.finish()
-            changes.looks.update(following)
-            tx.save(changes)
-            return len(looks) == limit, changes
-
-        def publish(result: tuple[bool, Changes]) -> bool:
-            self._publish(result[1])
-            return result[0]
-
-        return await self._command(work, publish)
-
-    def _asked_at(self, audience: Audience) -> datetime | None:
-        moments = [audience.active_until, self.feed.asked_at(audience.key)]
-        return max((moment for moment in moments if moment is not None), default=None)
-
-    def _start_due(self, tx: Transaction, due: list[Maintenance], audience_keys: list[str]) -> Changes:
-        state = tx.load_audiences(audience_keys) if audience_keys else State()
-        state.maintenances.update((m.id, m) for m in due)  # read a moment ago, in this transaction
-        state = tx.load_maintenances({*(m.id for m in due), *state.focus}, into=state)
-        draft = self._draft(state, tx, "forewarn")
-        for key in audience_keys:
-            service.disable(draft, draft.audiences[key])
-        settlement.settle(draft)
-        changes = draft.finish()
-        tx.save(changes)
-        return changes
-
-    async def claim(self, ids: Iterable[str]) -> set[str]:
-        """Commit that an actuator is going to be told to execute these; hands back those that nobody claimed before."""
-        wanted = set(ids)
-
-        def decide(draft: Draft) -> set[str]:
-            found = [draft.maintenances[i] for i in wanted if i in draft.maintenances]
-            mine = [m for m in found if m.state is MaintenanceState.STARTED and m.begun_at is None]
-            for maintenance in mine:
-                claim(draft, maintenance)
-            return {m.id for m in mine}
-
-        def load(tx: Transaction) -> State:
-            self.leadership.check(tx)
-            return tx.load_maintenances(wanted)
-
-        return await self._decide(load, decide, actor="actuator")
-
-    async def record(self, results: Mapping[str, Progress | Failure], retry: Retry) -> None:
-        """Write down what actuators answered."""
-
-        def load(tx: Transaction) -> State:
-            self.leadership.check(tx)
-            ends = any(isinstance(r, Failure) or r.is_complete for r in results.values())
-            return tx.load_maintenances(results, with_neighbours=ends)
-
-        def decide(draft: Draft) -> None:
-            for maintenance_id, result in results.items():
-                maintenance = draft.maintenances.get(maintenance_id)
-                if maintenance is not None and maintenance.state is MaintenanceState.STARTED:
-                    advance(draft, maintenance, result, retry)
-
-        await self._decide(load, decide, actor="actuator")
-
-    async def next_deadline(self, in_flight: Iterable[str] = ()) -> datetime | None:
-        """The next moment at which `handle_due` has something to do."""
-        skipped = list(in_flight)
-
-        def read(reader: Reader) -> datetime | None:
-            moments = [reader.next_due_at(skipped)]
-            if self.rules.vigilance.is_on:
-                self._look_at = reader.next_look_at()
-                moments.append(self._look_at)
-            silent_at = reader.next_silent_at()
-            if silent_at is not None:
-                moments.append(silent_at + self.rules.disable_after)
-            return min((m for m in moments if m is not None), default=None)
-
-        return await self.read(read)
-
     async def probe(self) -> None:
         """Check that the store takes changes.
 
@@ -608,47 +399,6 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
             StoreUnavailable: It does not.
         """
         await self._command(lambda tx: tx.active_ids(), lambda _: None)
-
-    async def prune(self, history: timedelta, outcomes: timedelta, entries_max: int) -> Forgotten:
-        """Forget what is older than it is kept for, and the oldest where the ledger is too long.
-
-        Goes in small steps, between which other commands have their turn. At last one entry of the ledger tells how
-        much was forgotten, if it was any.
-        """
-        now = self.clock.now()
-        before, why = now - history, f"older than {format_span(history)} (history_retention)"
-        excess = await self.read(lambda reader: reader.excess_until(entries_max))
-        if excess is not None and excess >= before:
-            before, why = excess + _MICROSECOND, f"beyond {entries_max} entries (history_entries_max)"
-        forgotten = Forgotten()
-        while some := await self._command(lambda tx: tx.prune(before, now - outcomes, _FORGOTTEN_MAX), _same):
-            forgotten += some
-        if forgotten:
-            await self._tell_pruned(forgotten, f"from before {before:%Y-%m-%d %H:%M:%SZ}, {why}")
-        return forgotten
-
-    async def _tell_pruned(self, forgotten: Forgotten, words: str) -> None:
-        def work(tx: Transaction) -> Changes:
-            draft = self._draft(State(), tx, "forewarn")
-            count = f"{forgotten.maintenances} maintenances and {forgotten.entries} ledger entries"
-            draft.note(EntryKind.PRUNED, reason=f"{count} {words}")
-            changes = draft.finish()
-            changes.forgotten_maintenances = forgotten.maintenances
-            changes.forgotten_entries = forgotten.entries
-            tx.save(changes)
-            return changes
-
-        await self._command(work, self._publish)
-
-    async def mend_history(self) -> int:
-        """Fill in what replicas of an earlier version leave out during an upgrade; hands back how much that was."""
-        if self._store.shared is None:
-            return 0
-        until = self.clock.now() - _MENDED_AGAIN
-        count = 0
-        while some := await self._command(lambda tx: tx.mend_claims(until, _FORGOTTEN_MAX), _same):
-            count += some
-        return count
 
     async def _one(
         self,
@@ -674,11 +424,3 @@ class Engine(TokenCommands, RolloutCommands, SubscriptionCommands):
             msg = f"maintenance {maintenance_id!r} does not exist any more"
             raise NotFound(msg, id=maintenance_id)
         return found[0]
-
-
-def _same(value: T) -> T:
-    return value
-
-
-def _active_until(audience: Audience) -> datetime:
-    return audience.active_until or datetime.min.replace(tzinfo=UTC)

@@ -266,6 +266,7 @@ async def test_a_time_out_ends_all_that_was_started(out: Out) -> None:
 STUBBORN = 'trap "" TERM; echo $$ > "$OUT"; while :; do sleep 0.1; done'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [STUBBORN, f"sh -c '{STUBBORN}' & wait"], ids=["itself", "its child"])
 async def test_what_does_not_want_to_end_is_killed_after_a_while(out: Out, line: str) -> None:
     """Also a child that ignores what its parent obeys."""

@@ -112,6 +112,7 @@ def alone(tmp_path: Path) -> Cli:
 # Commands
 
 
+@pytest.mark.slow
 def test_vms_hosts_and_the_inventory_are_listed(cli: Cli) -> None:
     assert [vm["name"] for vm in cli.json("vm", "list")] == ["WestNO_0", "WestNO_1", "db", "pool_0"]
     assert [host["name"] for host in cli.json("host", "list")] == ["host-1", "host-2"]
@@ -123,6 +124,7 @@ def test_vms_hosts_and_the_inventory_are_listed(cli: Cli) -> None:
     assert cli.json("vm", "show", "db")["scope_kind"] == "standalone"
 
 
+@pytest.mark.slow
 def test_an_inventory_that_was_shown_can_be_applied_again(cli: Cli) -> None:
     shown = cli.run("inventory", "show").stdout
     assert cli.json("inventory", "show")["hosts"] == [{"name": "host-1"}, {"name": "host-2"}]
@@ -168,6 +170,7 @@ def test_a_maintenance_goes_from_schedule_to_complete(cli: Cli) -> None:
     assert "only a started one can be completed" in cli.fails("maintenance", "complete", started["id"])
 
 
+@pytest.mark.slow
 def test_a_maintenance_is_deferred_and_extended_within_bounds(cli: Cli) -> None:
     (made,) = cli.json("maintenance", "schedule", "--vm", "db", "--type", "Reboot", "--latest-start", "1d")
     id_ = made["id"]
@@ -231,6 +234,7 @@ def test_a_vm_follows_its_scale_set_s_latest_model(cli: Cli) -> None:
     assert cli.run("vm", "update-model", "pool_0").stdout == "vm pool_0 follows the latest model of pool\n"
 
 
+@pytest.mark.slow
 def test_a_host_fails_or_is_going_to(cli: Cli) -> None:
     predicted = cli.json("host", "predict-failure", "host-2", "--in", "3d")
     assert {m["notice_s"] for m in predicted} == {3 * 86400}
@@ -249,6 +253,7 @@ def test_the_virtual_clock_moves_when_told(cli: Cli) -> None:
     assert cli.json("clock", "show")["now"] > before["now"]
 
 
+@pytest.mark.slow
 def test_what_needs_no_service_works_without_one(alone: Cli) -> None:
     assert alone.json("version")["version"]
     settings = {setting["name"]: setting for setting in alone.json("config", "show")}
@@ -372,6 +377,7 @@ def ready(process: subprocess.Popen[str]) -> tuple[str, str]:
     return match[1], match[2]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(90)
 def test_following_the_ledger_outlives_a_restart_and_misses_nothing(alone: Cli) -> None:
     with ExitStack() as stack:
@@ -419,6 +425,7 @@ def test_a_signal_stops_serve_within_5_s_with_status_0(alone: Cli, number: signa
         assert process.communicate(timeout=LIMIT_S) == ("", "")
 
 
+@pytest.mark.slow
 def test_a_database_that_is_served_already_is_refused(alone: Cli) -> None:
     with started(alone, "serve", *ANY_PORT) as process:
         ready(process)
@@ -454,6 +461,7 @@ def test_a_bad_start_is_one_line_and_status_1(alone: Cli, arguments: list[str], 
     assert said in alone.fails("serve", *ANY_PORT, *arguments)
 
 
+@pytest.mark.slow
 def test_a_certificate_makes_the_control_api_https(alone: Cli) -> None:
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "certificate.pem",
@@ -480,6 +488,7 @@ def test_settings_come_from_flag_then_variable_then_file(alone: Cli) -> None:
     assert "start_delay = 2s  (default: 0s" in settings
 
 
+@pytest.mark.slow
 def test_serve_takes_settings_by_flag_and_by_name(alone: Cli) -> None:
     arguments = ("--clock", "virtual", "--set", "clock_start=2031-05-06", "--set", "simulate_complete_after=none")
     with started(alone, "serve", *ANY_PORT, *arguments) as process:

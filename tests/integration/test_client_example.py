@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.documents import ROOT
 from tests.support.processes import served, wait_for
 
 
+@pytest.mark.slow
 def test_the_example_goes_through_a_whole_event(tmp_path: Path) -> None:
     """R100, R103, R104."""
     quick = ("--set", "simulate_impact_after=0s", "--set", "simulate_complete_after=1s")

@@ -205,6 +205,7 @@ class Watching(threading.Thread):
                     return
 
 
+@pytest.mark.slow
 def test_a_watch_outlives_a_restart_of_the_service(tmp_path: Path) -> None:
     """R66, R100, R104: held or polled, no event is told twice, none is taken for ended, none is missed."""
     lasting = ("--set", "simulate_complete_after=60s")

@@ -99,6 +99,7 @@ def test_a_rate_limit_is_waited_out_and_named(tmp_path: Path) -> None:
     assert "429" in seen(report, "outages")
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_shares_nothing_with_ours_holds_everything() -> None:
     with wrong_endpoint() as url:
         report = check_endpoint(url, allow_approve=True)

@@ -173,6 +173,7 @@ def test_a_tenant_puts_off_a_maintenance_from_its_page(service: Running, mine: V
 # Sessions of tokens
 
 
+@pytest.mark.slow
 def test_revoking_a_token_ends_its_sessions_and_their_streams(service: Running) -> None:
     with service.operator() as api:
         made = api.post("/v1/tokens", json={"name": "ann", "role": "operator"}).json()

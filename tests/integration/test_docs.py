@@ -13,6 +13,8 @@ from tests.support.documents import ROOT, Example, examples, files_in, links, pa
 from tests.support.processes import Served, served, wait_for
 
 EXAMPLES = list(examples())
+_FIRST = ("README", "first-steps")
+"""What a newcomer reads is tried with the quick tests, all else with the slow ones."""
 
 
 def _run(example: Example, service: Served, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -30,7 +32,13 @@ def _run(example: Example, service: Served, folder: Path) -> subprocess.Complete
     )
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{e.page.stem}: {e.name}")
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(e, marks=() if e.page.stem in _FIRST else pytest.mark.slow, id=f"{e.page.stem}: {e.name}")
+        for e in EXAMPLES
+    ],
+)
 def test_an_example_runs_as_shown(example: Example, tmp_path: Path) -> None:
     arguments = ("--clock", "virtual") if "virtual" in example.name else ()
     for name, text in files_in(example.page).items():

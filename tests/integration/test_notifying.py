@@ -133,6 +133,7 @@ def test_a_receiver_that_was_killed_gets_all_when_it_is_back(
     assert list(hook.stories.values()) == [LIFE, LIFE]
 
 
+@pytest.mark.slow
 def test_a_receiver_that_hangs_holds_up_nobody_else(
     service: Running, api: httpx.Client, hook: Receiver, vm: Vm
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support.processes import served
 
 INVENTORY = {
@@ -13,6 +15,7 @@ INVENTORY = {
 }
 
 
+@pytest.mark.slow
 def test_a_start_without_an_inventory_keeps_the_one_that_was_applied(tmp_path: Path) -> None:
     """R2: only a database that has none gets the sample of a single VM."""
     path = tmp_path / "inventory.json"

@@ -66,6 +66,7 @@ def ask_often(
         return runner.run(run())
 
 
+@pytest.mark.slow
 def test_this_is_how_it_looks_without_our_care(url: str) -> None:
     """If this fails, the libraries have mended it, and `unanswered` can go."""
 

@@ -20,17 +20,6 @@ from forewarn.errors import ConfigError
 log = logging.getLogger("forewarn.agent")
 
 
-@pytest.fixture(autouse=True)
-def logger_as_before() -> Iterator[None]:
-    logger = logging.getLogger("forewarn")
-    before = (list(logger.handlers), logger.level, logger.propagate)
-    yield
-    for handler in logger.handlers:
-        if handler not in before[0]:
-            handler.close()
-    logger.handlers, logger.level, logger.propagate = before
-
-
 class Stderr:
     """A stderr that is a file."""
 
