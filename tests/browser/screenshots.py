@@ -28,7 +28,7 @@ THEMES: tuple[Theme, ...] = ("light", "dark")
 WIDTHS: Mapping[str, tuple[int, int]] = {"desktop": (1280, 900), "phone": (390, 844)}
 
 SHOWN = {
-    ("busy", "overview", "light", "desktop"): "dashboard-overview.png",
+    ("failing", "overview", "light", "desktop"): "dashboard-overview.png",
     ("failing", "maintenance", "dark", "desktop"): "dashboard-maintenance.png",
     ("failing", "overview", "light", "phone"): "dashboard-phone.png",
 }

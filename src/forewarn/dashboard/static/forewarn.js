@@ -116,6 +116,9 @@
       place.title = bar?.tip ?? "";
     });
     timeline.on("itemout", () => { place.title = ""; });
+    // It stays hidden until it is drawn once more after this, and would be so when its clock ticks.
+    const settled = () => { timeline.off("rangechanged", settled); timeline.redraw(); };
+    timeline.on("rangechanged", settled);
   }
 
   // Word of a lost connection
