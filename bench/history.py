@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench.postgresql import databases, open_engine
 from bench.result import Effort, Result, Row, percentile
+from forewarn.core.access import Owned
 from forewarn.core.model import EntryKind, EventType, MaintenanceState
 from forewarn.core.selection import Selection
 from forewarn.store import SqlStore
@@ -46,6 +47,7 @@ _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Query = Callable[[Reader, random.Random], object]
+_Owned = Callable[[random.Random], Owned | None]
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 - what every part is given
@@ -117,7 +119,7 @@ def _statements(count: int, *, is_sqlite: bool) -> Iterator[str]:
     vm = f"((CAST(k AS BIGINT) * 7919 + {{other}}) % {_VMS})"
     vms = [vm.format(other=0), vm.format(other=1)]
     claims = " || ',' || ".join(
-        f"""'["vm-' || {v} || '","host-' || ({v} / 50) || '","scope-' || ({v} / 10) || '",0]'""" for v in vms
+        f"""'["vm-' || {v} || '","' || {_host(v)} || '","scope-' || ({v} / 10) || '",0]'""" for v in vms
     )
     json = "'[' || {0} || ']'" if is_sqlite else "CAST('[' || {0} || ']' AS JSON)"
     state = "CASE WHEN k % 1000 = 0 THEN 'failed' ELSE 'completed' END"
@@ -133,7 +135,7 @@ def _statements(count: int, *, is_sqlite: bool) -> Iterator[str]:
     for v in vms:
         yield (
             "INSERT INTO claim (maintenance_id, vm, scope, host, is_active) "
-            f"{head}SELECT 'm-' || k, 'vm-' || {v}, 'scope-' || ({v} / 10), 'host-' || ({v} / 50), false FROM {source}"
+            f"{head}SELECT 'm-' || k, 'vm-' || {v}, 'scope-' || ({v} / 10), {_host(v)}, false FROM {source}"
         )
     resources = f"""'"vm-' || {vms[0]} || '"'"""
     yield (
@@ -168,6 +170,11 @@ def _statements(count: int, *, is_sqlite: bool) -> Iterator[str]:
     yield f"INSERT INTO meta (key, value) VALUES ('sequence', '{last}'), ('clock', 'real')"
 
 
+def _host(vm: str) -> str:
+    """Where that VM is; of the first ones, on a host to which nothing has happened since."""
+    return f"CASE WHEN k < 300 THEN 'host-idle' ELSE 'host-' || ({vm} / 50) END"
+
+
 # Asking
 
 
@@ -191,16 +198,28 @@ def _ask(url: str, times: int, count: int) -> dict[str, list[float]]:
     return found
 
 
+def _everything(_luck: random.Random) -> None:
+    """An operator asks."""
+
+
+def _tenant(luck: random.Random) -> Owned:
+    return Owned(scopes=frozenset({f"scope-{luck.randrange(_VMS // 10)}"}))
+
+
 def _queries(count: int) -> dict[str, Query]:
     def day(luck: random.Random) -> dict[str, datetime]:
         since = _BEGIN + luck.random() * (_SPAN - timedelta(days=1))
         return {"since": since, "until": since + timedelta(days=1)}
 
-    def entries(**said: object) -> Query:
-        return lambda reader, luck: reader.entries(limit=_PAGE, newest=True, selection=_selection(luck, said))
+    def entries(owned: _Owned = _everything, **said: object) -> Query:
+        return lambda reader, luck: reader.entries(
+            limit=_PAGE, newest=True, selection=_selection(luck, said), owned=owned(luck)
+        )
 
-    def maintenances(**said: object) -> Query:
-        return lambda reader, luck: reader.maintenances(limit=_PAGE, selection=_selection(luck, said))
+    def maintenances(owned: _Owned = _everything, **said: object) -> Query:
+        return lambda reader, luck: reader.maintenances(
+            limit=_PAGE, selection=_selection(luck, said), owned=owned(luck)
+        )
 
     def _selection(luck: random.Random, said: dict[str, object]) -> Selection:
         made = {name: value(luck) if callable(value) else value for name, value in said.items()}
@@ -217,6 +236,9 @@ def _queries(count: int) -> dict[str, Query]:
         "of a VM on a day": entries(vm=vm, day=day),
         "of a scope": entries(scope=lambda luck: f"scope-{luck.randrange(_VMS // 10)}"),
         "of a host": entries(host=lambda luck: f"host-{luck.randrange(_VMS // 50)}"),
+        "of a host that has been idle since the beginning": entries(host="host-idle"),
+        "of a host to which nothing has happened": entries(host="host-none"),
+        "of all that is a tenant's": entries(_tenant),
         "of a maintenance": entries(maintenance_id=lambda luck: f"m-{luck.randrange(count)}"),
         "of a kind that is rare": entries(kinds=(EntryKind.FAILED,)),
         "of a kind on a day": entries(kinds=(EntryKind.APPROVED,), day=day),
@@ -227,6 +249,7 @@ def _queries(count: int) -> dict[str, Query]:
         "maintenances, newest page": maintenances(),
         "maintenances of a VM": maintenances(vm=vm),
         "maintenances of a host": maintenances(host=lambda luck: f"host-{luck.randrange(_VMS // 50)}"),
+        "maintenances of a tenant": maintenances(_tenant),
         "maintenances of a day": maintenances(day=day),
         "maintenances that have failed": maintenances(states=(MaintenanceState.FAILED,)),
         "maintenances by two states, one look": maintenances(

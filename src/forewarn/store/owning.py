@@ -8,6 +8,7 @@ from forewarn.core.access import Owned
 from forewarn.core.model import ScopeKind
 from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.store import tables as t
+from forewarn.store.selecting import among
 
 __all__ = ["owned_entries", "owned_events", "owned_maintenances", "owned_vms"]
 
@@ -54,7 +55,7 @@ def owned_events(owned: Owned) -> _Condition:
     return about.exists()
 
 
-def owned_entries(owned: Owned, selection: Selection = EVERYTHING, *, is_near: bool) -> _Condition:
+def owned_entries(owned: Owned, dialect: str, selection: Selection = EVERYTHING, *, is_near: bool) -> _Condition:
     """Of table `ledger`.
 
     An entry of a maintenance belongs to a tenant by what that maintenance claimed, whoever owns the VM today. Where it
@@ -63,6 +64,7 @@ def owned_entries(owned: Owned, selection: Selection = EVERYTHING, *, is_near: b
 
     Args:
         owned: What belongs to the tenant.
+        dialect: Of the database.
         selection: What is asked for: where it names a place, the claim by which an entry belongs is at that place.
         is_near: Look at each entry, of which there are few; otherwise all that belong to the tenant are found first.
     """
@@ -78,4 +80,4 @@ def owned_entries(owned: Owned, selection: Selection = EVERYTHING, *, is_near: b
         return claimed.exists() | (c.maintenance_id.is_(None) & sa.or_(*by_inventory))
     claimed = sa.select(c.sequence).join(t.claim, t.claim.c.maintenance_id == c.maintenance_id).where(of_claim)
     others = [sa.select(c.sequence).where(c.maintenance_id.is_(None), term) for term in by_inventory]
-    return c.sequence.in_(sa.union(claimed, *others))
+    return among(c.sequence, sa.union(claimed, *others), dialect)

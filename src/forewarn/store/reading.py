@@ -191,8 +191,8 @@ class SqlReader(SqlNotifyingReader):
         column = t.ledger.c.sequence
         query = sa.select(t.ledger).where(*within.terms(column), *entry_terms(selection, self._dialect))
         if owned is not None:
-            is_near = after > 0 and self.position() - after <= _NEAR
-            query = query.where(owned_entries(owned, selection, is_near=is_near))
+            is_near = selection.maintenance_id is not None or (after > 0 and self.position() - after <= _NEAR)
+            query = query.where(owned_entries(owned, self._dialect, selection, is_near=is_near))
         found = self._all(Entry, query.order_by(column.desc() if newest else column).limit(limit + 1))
         following = found[limit - 1].sequence if len(found) > limit else within.following
         return Page(found[:limit][::-1] if newest else found[:limit], following)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from forewarn.core.selection import Selection, without_case
 from forewarn.store import tables as t
 
-__all__ = ["Reach", "entry_terms", "maintenance_terms", "reach"]
+__all__ = ["Reach", "among", "entry_terms", "maintenance_terms", "reach"]
 
 _STEP_BACK_MAX = timedelta(hours=1)
 """How far a clock may step back without an entry being missed: entries are numbered in the order of their commits, so
@@ -35,8 +35,19 @@ def entry_terms(selection: Selection, dialect: str) -> list[Term]:
         is_of_kind = sa.select(sa.case((sa.and_(*kind), 1), else_=0)).where(t.maintenance.c.id == c.maintenance_id)
         terms.append(is_of_kind.scalar_subquery() == 1)
     if s.names_place:
-        terms.append(c.sequence.in_(_numbers_at_place(s)))
+        terms.append(among(c.sequence, _numbers_at_place(s), dialect))
     return terms
+
+
+def among(column: sa.ColumnElement[Any], found: sa.SelectBase, dialect: str) -> Term:
+    """Whether it is one of those, which are found first.
+
+    PostgreSQL would often rather go through all rows from the newest on, and look whether each is one, until a page is
+    full. Where there are few of them, or old ones only, that takes many seconds.
+    """
+    if dialect != "postgresql":
+        return column.in_(found)
+    return column == sa.any_(sa.func.array(found.scalar_subquery(), type_=sa.ARRAY(column.type)))
 
 
 def maintenance_terms(selection: Selection, dialect: str) -> list[Term]:
