@@ -74,7 +74,7 @@ def test_a_maintenance_is_followed_from_its_announcement_to_its_end_without_a_re
         expect(row.locator(".state-started")).to_be_visible()
         done = overview.locator(f"[id='ended-{address.rpartition('/')[2]}']")
         expect(done).to_contain_text("completed")
-        expect(overview.get_by_role("region", name="Just done")).to_contain_text(estate.host)
+        expect(overview.get_by_role("region", name="Just ended")).to_contain_text(estate.host)
         expect(row).to_have_count(0)
         expect(form.locator("h1")).to_contain_text("completed")
         expect(form.get_by_role("button", name="Start now")).to_have_count(0)

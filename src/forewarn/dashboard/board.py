@@ -79,7 +79,7 @@ class Board:
         number: Grows with each board of this process.
         at: When it was taken.
         position: The last change that it knows of.
-        items: The active ones, by what happens next.
+        items: The active ones, by what happens next; queued ones last.
         ended: Those that ended lately, newest first.
         is_complete: Whether `items` holds all that are active.
     """
@@ -148,7 +148,7 @@ def _laid_out(  # noqa: PLR0913 - what a board is made of
     near = _Neighbours(m for m in maintenances if m.is_active)
     asked_at = remembered(reader, (event for m in maintenances for event in events.get(m.id, ())), asked_at)
     items = [_item(m, tuple(events.get(m.id, ())), near.of(m), asked_at, now) for m in maintenances]
-    items.sort(key=lambda item: (item.moment, item.maintenance.sequence))
+    items.sort(key=_order)
     return Board(
         number=number,
         at=now,
@@ -157,6 +157,12 @@ def _laid_out(  # noqa: PLR0913 - what a board is made of
         ended=tuple(item for item in reversed(items) if not item.maintenance.is_active),
         is_complete=is_complete,
     )
+
+
+def _order(item: Item) -> tuple[bool, datetime, int]:
+    """By what happens next; nobody knows when a queued one has its turn."""
+    m = item.maintenance
+    return m.state is MaintenanceState.QUEUED, item.moment, m.sequence
 
 
 def seen_by(caller: Principal, reader: Reader, board: Board, asked_at: AskedAt) -> Board:

@@ -73,7 +73,8 @@ def _bars(item: Item, row: str, now: datetime) -> list[dict[str, Any]]:
         found.append(_bar(f"{m.id}/{row}/n", m.created_at, until, kind, f"{m.type}", shared))
     if m.started_at is not None:
         end = m.ended_at or max(now, item.outlook.at or now)
-        found.append(_bar(f"{m.id}/{row}/i", m.started_at, end, f"impact {m.state}", words.STATES[m.state], shared))
+        content = f"{words.STATES[m.state]} {m.type}"
+        found.append(_bar(f"{m.id}/{row}/i", m.started_at, end, f"impact {m.state}", content, shared))
     return found
 
 

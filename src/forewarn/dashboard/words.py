@@ -90,7 +90,7 @@ def _started(item: Item) -> str:
     missing = waits_for(outlook.votes)
     if outlook.has_others and Trouble.LATE not in outlook.troubles:
         whom = f"{listed([*missing, 'others'])} have approved" if missing else "others have approved"
-        return f"It hits more than is shown here. It starts when {whom}, at the latest"
+        return f"It hits VMs of others, too, who are not named here. It starts when {whom}, at the latest"
     if outlook.behind:
         approved = f" and {listed(missing)} approved, or its notice has passed" if missing else ""
         return f"It starts when {_others(item)} over{approved}"
@@ -117,14 +117,16 @@ def _nothing(item: Item) -> str:
     return {
         MaintenanceState.COMPLETED: "It is over",
         MaintenanceState.CANCELED: "It was taken back, and does not happen",
-    }.get(item.maintenance.state, "The actuator gave up; nothing more happens by itself")
+    }.get(item.maintenance.state, "It was not carried out, and nothing more happens by itself. Its history says why")
 
 
 _NEXT = {Next.ANNOUNCED: _announced, Next.STARTED: _started, Next.OVER: _over, Next.NOTHING: _nothing}
 
 
 def _others(item: Item) -> str:
-    names = [title(maintenance) for maintenance in item.behind] or list(item.outlook.behind)
+    mine = title(item.maintenance)
+    titles = [title(maintenance) for maintenance in item.behind]
+    names = [f"the other {each}" if each == mine else each for each in titles] or list(item.outlook.behind)
     return f"{listed(names)} {'are' if len(names) > 1 else 'is'}"
 
 

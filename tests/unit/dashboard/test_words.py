@@ -58,6 +58,9 @@ def test_it_says_behind_whom_a_queued_one_waits() -> None:
     assert words.next_words(item(made, second)) == f"It is announced when {first.id} is over"
     named = replace(item(made, second), behind=(first,))
     assert words.next_words(named) == "It is announced when Freeze of host-1 is over"
+    same = made.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    named = replace(item(made, same), behind=(first,))
+    assert words.next_words(named) == "It is announced when the other Freeze of host-1 is over"
     assert words.approvals(item(made, second).events) == "nobody is asked"
 
 
