@@ -53,6 +53,24 @@ def test_maintenances_come_newest_first_and_page_by_page(store: SqlStore) -> Non
         assert dict(reader.counts()) == dict.fromkeys(S, 0) | {S.SCHEDULED: 3, S.COMPLETED: 4}
 
 
+def test_what_has_ended_lately_comes_in_the_order_of_its_end(store: SqlStore) -> None:
+    ends = [3, None, 1, 3, -1, 0]
+    save(
+        store,
+        *(
+            replace(
+                maintenance(id=f"m{n}", sequence=n, state=S.SCHEDULED if end is None else S.COMPLETED),
+                ended_at=None if end is None else NOW + timedelta(seconds=end),
+            )
+            for n, end in enumerate(ends, 1)
+        ),
+    )
+    with store.read() as reader:
+        assert [m.id for m in reader.ended_since(NOW, 9)] == ["m4", "m1", "m3", "m6"]
+        assert [m.id for m in reader.ended_since(NOW, 2)] == ["m4", "m1"]
+        assert reader.ended_since(NOW + timedelta(seconds=4), 2) == []
+
+
 def test_ledger_entries_come_oldest_first_and_page_by_page(store: SqlStore) -> None:
     save(store, *(note(str(n), maintenance_id="a" if n % 2 else "b") for n in range(1, 8)))
     with store.read() as reader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -69,6 +70,8 @@ def test_maintenances_of_a_tenant_are_those_that_claim_a_vm_of_it_also_when_they
         assert reader.maintenance("m9", SHOP) == reader.maintenance("m9")
         assert reader.maintenance("m8", SHOP) is reader.maintenance("m10", SHOP) is None
         assert reader.maintenances(owned=NOBODY).items == []
+        assert {m.id for m in reader.ended_since(NOW - timedelta(days=1), 99, SHOP)} == {"m9", "m6", "m3", "m11"}
+        assert reader.ended_since(NOW - timedelta(days=1), 99, NOBODY) == []
 
 
 def test_events_of_a_tenant_are_those_about_its_vms(filled: SqlStore) -> None:

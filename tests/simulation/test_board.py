@@ -83,7 +83,8 @@ def shown(board: Board) -> Board:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_board_follows_whatever_happens(seed: int) -> None:
+async def test_a_board_follows_whatever_happens(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "_ENDED_MAX", 3)
     chance, flaky = random.Random(seed), Flaky()
     made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=flaky, seed=seed)
     follower = Follower(made)
@@ -128,7 +129,7 @@ async def happen(made: Simulated, flaky: Flaky, chance: random.Random) -> None:
 
 async def test_an_actuator_that_gets_through_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """No entry of the ledger says it."""
-    flaky = Flaky()
+    flaky = Flaky(impact_after=minutes(5))
     made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=flaky)
     monkeypatch.setattr(boards, "take", _never)
     follower = Follower(made)
@@ -150,6 +151,14 @@ async def test_what_is_forgotten_leaves_the_board() -> None:
     await made.advance(minutes(10))
     await made.engine.prune(minutes(5), minutes(5), 1_000_000)
     assert follower.check().ended == ()
+
+
+async def test_a_database_that_was_put_back_is_taken_anew() -> None:
+    made = await simulated(inventory(*VMS, scopes=SCOPES))
+    follower = Follower(made)
+    await made.schedule_one("host-maintenance", "lone")
+    follower.board = replace(follower.check(), position=1_000_000, items=())
+    assert len(follower.check().items) == 1
 
 
 async def test_much_at_once_is_taken_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,7 @@ def announce(draft: Draft, maintenance: Maintenance, *, is_new: bool) -> Mainten
     not_before = draft.now if cause.is_immediate else _not_before(draft, maintenance, has_events=bool(events))
     for event in events:
         draft.put(event)
+    maintenance = replace(maintenance, announced_at=draft.now)
     if cause.is_immediate:
         announced = draft.step(maintenance, Trigger.STRIKE, is_new=is_new, reason=maintenance.force_reason)
     else:

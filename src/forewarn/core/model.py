@@ -265,6 +265,7 @@ class Maintenance:
         deferrals: How often it was put off.
         extensions: How often more time to prepare was given.
         extended: How much of that, in sum.
+        announced_at: When its notice began; None while queued, and of what an earlier version has announced.
     """
 
     id: str
@@ -294,6 +295,7 @@ class Maintenance:
     deferrals: int = 0
     extensions: int = 0
     extended: timedelta = timedelta(0)
+    announced_at: datetime | None = None
 
     @property
     def vms(self) -> tuple[str, ...]:

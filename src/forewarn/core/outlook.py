@@ -130,7 +130,7 @@ def _of_scheduled(
     now: datetime,
 ) -> Outlook:
     waiting = [event for event in events if event.is_listed and not event.is_approved]
-    announced = _announced_at(maintenance, now)
+    announced = maintenance.announced_at or maintenance.created_at
     votes = tuple(_missing(event, asked_at(event.audience), announced, now) for event in waiting)
     behind = tuple(other.id for other in others if is_held(maintenance, [other]))
     troubles = []
@@ -153,15 +153,6 @@ def _of_started(maintenance: Maintenance, now: datetime) -> Outlook:
     if expected is not None and now - expected > LATE_AFTER:
         troubles.append(Trouble.OVERRUN)
     return Outlook(next=Next.OVER, at=expected, troubles=tuple(troubles))
-
-
-def _announced_at(maintenance: Maintenance, now: datetime) -> datetime:
-    """When it was created; one that had to queue, when its turn came, as far as its notice still tells that."""
-    if maintenance.not_before is None or maintenance.requested_not_before is not None or maintenance.deferrals:
-        return maintenance.created_at
-    found = maintenance.not_before - maintenance.notice - maintenance.extended
-    is_told = found <= now  # or else quiet hours have moved it
-    return max(maintenance.created_at, found) if is_told else maintenance.created_at
 
 
 def _missing(event: Event, asked: datetime | None, announced: datetime, now: datetime) -> Vote:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
+from operator import itemgetter
 
 from forewarn.clock import Clock, uptime_s
 from forewarn.control.context import Context
@@ -102,8 +103,7 @@ class Board:
 def take(reader: Reader, asked_at: AskedAt, now: datetime, number: int = 0, owned: Owned | None = None) -> Board:
     """Take everything down, in one view of the store; or what belongs to a tenant, with all that is said of it."""
     page = reader.maintenances(states=sorted(ACTIVE_STATES), limit=_ACTIVE_MAX, owned=owned)
-    over = reader.maintenances(states=sorted(_ENDED), limit=_ENDED_MAX, owned=owned).items
-    found = [*page.items, *(m for m in over if _is_news(m, now))]
+    found = [*page.items, *reader.ended_since(now - _ENDED_FOR, _ENDED_MAX, owned)]
     events = reader.events_of(m.id for m in found)
     return _laid_out(reader, found, events, asked_at, now, number, is_complete=page.next is None)
 
@@ -111,7 +111,9 @@ def take(reader: Reader, asked_at: AskedAt, now: datetime, number: int = 0, owne
 def follow(reader: Reader, before: Board, asked_at: AskedAt, now: datetime, number: int) -> Board:
     """What `take` would hand back; but of what is on the board before, only what has changed is read again."""
     news = reader.entries(after=before.position, limit=_NEWS_MAX)
-    if not before.is_complete or news.next is not None or any(e.kind is EntryKind.PRUNED for e in news.items):
+    is_forgetful = reader.position() < before.position  # a database that was put back
+    is_much = news.next is not None or any(entry.kind is EntryKind.PRUNED for entry in news.items)
+    if is_forgetful or is_much or not before.is_complete:
         return take(reader, asked_at, now, number)
     changed = {entry.maintenance_id for entry in news.items if entry.maintenance_id is not None}
     # That an actuator has got through again is the one thing shown here that no entry tells.
@@ -122,17 +124,11 @@ def follow(reader: Reader, before: Board, asked_at: AskedAt, now: datetime, numb
     active = [m for m in found.values() if m.is_active]
     if len(active) > _ACTIVE_MAX:
         return take(reader, asked_at, now, number)
-    ended = sorted((m for m in found.values() if _is_news(m, now)), key=lambda m: m.sequence, reverse=True)
+    over = [(m.ended_at, m.sequence, m) for m in found.values() if m.ended_at and m.ended_at >= now - _ENDED_FOR]
+    ended = [m for _, _, m in sorted(over, key=itemgetter(0, 1), reverse=True)]
     events: dict[str, Iterable[Event]] = {i: item.events for i, item in known.items()}
     events |= reader.events_of(fresh)
     return _laid_out(reader, [*active, *ended[:_ENDED_MAX]], events, asked_at, now, number)
-
-
-_ENDED = frozenset(MaintenanceState) - ACTIVE_STATES
-
-
-def _is_news(maintenance: Maintenance, now: datetime) -> bool:
-    return maintenance.ended_at is not None and now - maintenance.ended_at < _ENDED_FOR
 
 
 def _laid_out(  # noqa: PLR0913 - what a board is made of

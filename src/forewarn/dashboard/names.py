@@ -52,22 +52,21 @@ class Directory:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._names: Mapping[str, Names] = {}
         self._inventories = 0
+        self._names: tuple[int, Mapping[str, Names]] = (-1, {})
         identity.listeners.append(self._forget)
 
     def containing(self, part: str, most: int) -> dict[str, list[str]]:
         """The first few of each kind whose name contains it: ``vms``, ``hosts``, ``scopes``."""
-        names, inventories = self._names, self._inventories
-        if not names:
+        inventories = self._inventories  # another one may come meanwhile, on the loop's thread
+        made_of, names = self._names
+        if made_of != inventories:
             names = names_of(self._identity.vms)
-            if inventories == self._inventories:  # or else another one came meanwhile, on the loop's thread
-                self._names = names
+            self._names = (inventories, names)
         return {kind: each.containing(part, most) for kind, each in names.items()}
 
     def _forget(self) -> None:
         self._inventories += 1
-        self._names = {}
 
 
 def names_of(vms: Iterable[VirtualMachine]) -> dict[str, Names]:

@@ -26,7 +26,7 @@ TROUBLES: Mapping[Trouble, tuple[str, str]] = {
     Trouble.FAILING: ("Failing", "The actuator has failed, and is asked again."),
     Trouble.LATE: ("Late", "Its time has come, and it has not started."),
     Trouble.OVERRUN: ("Overrun", "It has been going on for longer than was announced."),
-    Trouble.UNSEEN: ("Not seen", "A tenant has not asked since it was announced, and cannot know."),
+    Trouble.UNSEEN: ("Not seen", "A tenant has not asked since it was announced: no handler there knows of it."),
     Trouble.UNAPPROVED: ("Not approved", "A tenant has not approved, and most of its notice is over."),
 }
 """What is wrong, in a word and in a sentence."""
@@ -117,7 +117,9 @@ def _nothing(item: Item) -> str:
     return {
         MaintenanceState.COMPLETED: "It is over",
         MaintenanceState.CANCELED: "It was taken back, and does not happen",
-    }.get(item.maintenance.state, "It was not carried out, and nothing more happens by itself. Its history says why")
+    }.get(
+        item.maintenance.state, "It failed, and nothing more happens by itself. Its history says what was done, and why"
+    )
 
 
 _NEXT = {Next.ANNOUNCED: _announced, Next.STARTED: _started, Next.OVER: _over, Next.NOTHING: _nothing}

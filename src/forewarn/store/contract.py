@@ -184,6 +184,10 @@ class Reader(NotifyingReader, Protocol):
         """
         ...
 
+    def ended_since(self, moment: datetime, limit: int, owned: Owned | None = None) -> list[Maintenance]:
+        """The last maintenances that have ended since then, the last first."""
+        ...
+
     def maintenance(self, maintenance_id: str, owned: Owned | None = None) -> Maintenance | None:
         """One maintenance."""
         ...

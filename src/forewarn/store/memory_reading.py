@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from heapq import merge
+from heapq import merge, nlargest
 from itertools import islice, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
@@ -142,6 +142,14 @@ class MemoryReader(MemoryNotifyingReader):
     def maintenance(self, maintenance_id: str, owned: Owned | None = None) -> Maintenance | None:
         found = self._tables.maintenances.rows.get(maintenance_id)
         return found if found is not None and (owned is None or owned.claims(found)) else None
+
+    def ended_since(self, moment: datetime, limit: int, owned: Owned | None = None) -> list[Maintenance]:
+        found = [
+            (m.ended_at, m.sequence, m)
+            for m in self._tables.maintenances.rows.values()
+            if m.ended_at is not None and m.ended_at >= moment and has_maintenance(owned, EVERYTHING, m)
+        ]
+        return [m for _, _, m in nlargest(limit, found, key=itemgetter(0, 1))]
 
     def maintenances_by_id(self, ids: Iterable[str]) -> dict[str, Maintenance]:
         return of_keys(self._tables.maintenances, ids)

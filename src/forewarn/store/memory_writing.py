@@ -47,6 +47,7 @@ MUTABLE: dict[type[Any], tuple[str, ...]] = {
         "deferrals",
         "extensions",
         "extended",
+        "announced_at",
     ),
     Event: ("is_listed", "approved_at", "approved_by"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from forewarn.core.access import Owned
@@ -55,7 +57,9 @@ def owned_events(owned: Owned) -> _Condition:
     return about.exists()
 
 
-def owned_entries(owned: Owned, dialect: str, selection: Selection = EVERYTHING, *, is_near: bool) -> _Condition:
+def owned_entries(
+    owned: Owned, dialect: str, within: Sequence[_Condition], selection: Selection = EVERYTHING, *, is_near: bool
+) -> _Condition:
     """Of table `ledger`.
 
     An entry of a maintenance belongs to a tenant by what that maintenance claimed, whoever owns the VM today. Where it
@@ -65,6 +69,7 @@ def owned_entries(owned: Owned, dialect: str, selection: Selection = EVERYTHING,
     Args:
         owned: What belongs to the tenant.
         dialect: Of the database.
+        within: What is known of the number of the entry.
         selection: What is asked for: where it names a place, the claim by which an entry belongs is at that place.
         is_near: Look at each entry, of which there are few; otherwise all that belong to the tenant are found first.
     """
@@ -78,6 +83,6 @@ def owned_entries(owned: Owned, dialect: str, selection: Selection = EVERYTHING,
     if is_near:
         claimed = sa.select(t.claim.c.vm).where(t.claim.c.maintenance_id == c.maintenance_id, of_claim)
         return claimed.exists() | (c.maintenance_id.is_(None) & sa.or_(*by_inventory))
-    claimed = sa.select(c.sequence).join(t.claim, t.claim.c.maintenance_id == c.maintenance_id).where(of_claim)
-    others = [sa.select(c.sequence).where(c.maintenance_id.is_(None), term) for term in by_inventory]
+    claimed = sa.select(c.sequence).join(t.claim, t.claim.c.maintenance_id == c.maintenance_id).where(of_claim, *within)
+    others = [sa.select(c.sequence).where(c.maintenance_id.is_(None), term, *within) for term in by_inventory]
     return among(c.sequence, sa.union(claimed, *others), dialect)

@@ -148,6 +148,13 @@ class SqlReader(SqlNotifyingReader):
         found = self._all(Maintenance, query.order_by(column.desc()).limit(limit + 1))
         return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else within.following)
 
+    def ended_since(self, moment: datetime, limit: int, owned: Owned | None = None) -> list[Maintenance]:
+        c = t.maintenance.c
+        query = sa.select(t.maintenance).where(c.ended_at >= moment)
+        if owned is not None:
+            query = query.where(owned_maintenances(owned))
+        return self._all(Maintenance, query.order_by(c.ended_at.desc(), c.sequence.desc()).limit(limit))
+
     def maintenance(self, maintenance_id: str, owned: Owned | None = None) -> Maintenance | None:
         query = sa.select(t.maintenance).where(t.maintenance.c.id == maintenance_id)
         if owned is not None:
@@ -189,10 +196,11 @@ class SqlReader(SqlNotifyingReader):
         if selection.has_to_look_at_entries:
             within = within.shortened(selection.look_max, self.position(), is_backwards=newest)
         column = t.ledger.c.sequence
-        query = sa.select(t.ledger).where(*within.terms(column), *entry_terms(selection, self._dialect))
+        numbers = within.terms(column)
+        query = sa.select(t.ledger).where(*entry_terms(selection, self._dialect, numbers))
         if owned is not None:
             is_near = selection.maintenance_id is not None or (after > 0 and self.position() - after <= _NEAR)
-            query = query.where(owned_entries(owned, self._dialect, selection, is_near=is_near))
+            query = query.where(owned_entries(owned, self._dialect, numbers, selection, is_near=is_near))
         found = self._all(Entry, query.order_by(column.desc() if newest else column).limit(limit + 1))
         following = found[limit - 1].sequence if len(found) > limit else within.following
         return Page(found[:limit][::-1] if newest else found[:limit], following)

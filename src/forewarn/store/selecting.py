@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,10 +21,10 @@ that nearly always the later number has the later moment."""
 Term = sa.ColumnElement[bool]
 
 
-def entry_terms(selection: Selection, dialect: str) -> list[Term]:
-    """What a row of the ledger has to fulfil."""
+def entry_terms(selection: Selection, dialect: str, within: Sequence[Term]) -> list[Term]:
+    """What a row of the ledger has to fulfil, `within` among it: what is known of its number."""
     s, c = selection, t.ledger.c
-    terms = _within(s, c.at)
+    terms = [*within, *_within(s, c.at)]
     if s.maintenance_id is not None:
         terms.append(c.maintenance_id == s.maintenance_id)
     terms += _of_entry(s)
@@ -35,7 +36,7 @@ def entry_terms(selection: Selection, dialect: str) -> list[Term]:
         is_of_kind = sa.select(sa.case((sa.and_(*kind), 1), else_=0)).where(t.maintenance.c.id == c.maintenance_id)
         terms.append(is_of_kind.scalar_subquery() == 1)
     if s.names_place:
-        terms.append(among(c.sequence, _numbers_at_place(s), dialect))
+        terms.append(among(c.sequence, _numbers_at_place(s, within), dialect))
     return terms
 
 
@@ -112,10 +113,10 @@ def _claimed(selection: Selection) -> sa.Select[tuple[str]]:
     return sa.select(c.maintenance_id).where(*(column == name for column, name in wanted if name is not None))
 
 
-def _numbers_at_place(selection: Selection) -> sa.SelectBase:
+def _numbers_at_place(selection: Selection, within: Sequence[Term]) -> sa.SelectBase:
     """Numbers of the entries that have to do with that place: each part is found by an index."""
     s, c = selection, t.ledger.c
-    number = sa.select(c.sequence)
+    number = sa.select(c.sequence).where(*within)
     parts = [number.where(c.maintenance_id.in_(_claimed(s)))]
     if s.host is None:
         in_scope = [] if s.scope is None else [c.audience == f"scope:{s.scope}"]

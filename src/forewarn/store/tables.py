@@ -280,6 +280,7 @@ maintenance = sa.Table(
     _required("deferrals", sa.Integer, server_default="0"),
     _required("extensions", sa.Integer, server_default="0"),
     _required("extended", Span, server_default="0"),
+    sa.Column("announced_at", Moment),
     sa.Index("ix_maintenance_state_sequence", "state", "sequence"),
 )
 

@@ -47,6 +47,7 @@ _MUTABLE = {
         "deferrals",
         "extensions",
         "extended",
+        "announced_at",
     ),
     "event": ("is_listed", "approved_at", "approved_by"),
 }

@@ -196,10 +196,43 @@ def test_one_that_was_put_off_was_announced_before() -> None:
     assert {vote.audience: vote.why for vote in look(made, it, asked).votes}["scope:web"] is Missing.NEVER_SEEN
 
 
-def test_one_that_quiet_hours_have_moved_was_announced_before() -> None:
+@pytest.mark.parametrize("left", [minutes(60 * 10), minutes(16), minutes(15), minutes(14), minutes(1)])
+def test_one_that_quiet_hours_have_moved_was_announced_before(left: timedelta) -> None:
+    """Its notice began when it was announced, however short the notice is that was asked for."""
     made = world()
-    it = replace(reboot(made), not_before=made.now + timedelta(days=1))
+    it = replace(reboot(made), not_before=made.now + timedelta(hours=16))
+    assert it.not_before is not None
+    made.now = it.not_before - left
+    events = [event for event in made.events.values() if event.maintenance_id == it.id]
+    looked_once = outlook(it, events, [], lambda _key: NOW + minutes(61), made.now)
+    assert {vote.why for vote in looked_once.votes} == {Missing.NOT_APPROVED}
+    assert (Trouble.UNAPPROVED in looked_once.troubles) is (left <= timedelta(hours=4))
+    never_looked = outlook(it, events, [], lambda _key: NOW - SECOND, made.now)
+    assert {vote.why for vote in never_looked.votes} == {Missing.NEVER_SEEN}
+
+
+def test_one_that_had_to_queue_and_was_put_off_was_announced_at_its_turn() -> None:
+    made = world()
+    first = reboot(made)
+    second = made.plan_one(
+        Request(cause="host-maintenance", hosts=("host-2",), latest_start=made.now + timedelta(days=3))
+    )
+    assert second.announced_at is None
+    made.now += timedelta(hours=5)
+    made.force_start(first)
+    made.complete(first)
+    second = made.defer(made.maintenances[second.id], by=timedelta(hours=2))
+    assert second.announced_at == made.now
+    made.now += minutes(30)
+    assert look(made, second).troubles == ()
+    asked_in_the_queue = {"scope:web": second.created_at + minutes(1)}
+    assert look(made, second, asked_in_the_queue).troubles == (Trouble.UNSEEN,)
+
+
+def test_of_one_that_an_earlier_version_has_announced_the_creation_counts() -> None:
+    made = world()
+    it = replace(reboot(made), announced_at=None)
     made.now += UNSEEN_AFTER + SECOND
     events = [event for event in made.events.values() if event.maintenance_id == it.id]
-    found = outlook(it, events, [], lambda _key: NOW - SECOND, made.now)
-    assert {vote.why for vote in found.votes} == {Missing.NEVER_SEEN}
+    found = outlook(it, events, [], lambda _key: it.created_at - SECOND, made.now)
+    assert found.troubles == (Trouble.UNSEEN,)

@@ -15,7 +15,7 @@ _ROWS = 50
 
 
 def overview(_reader: Reader, look: Look) -> Page:
-    """What is under way, what needs attention, what is just done."""
+    """What is under way, what needs attention, what has just ended."""
     board, params = look.seen, look.params
     wanted = params.get("q", "").strip().lower()
     state = params.get("state", "")
