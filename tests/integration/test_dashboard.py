@@ -314,6 +314,16 @@ def test_cancel_start_complete_and_approve_do_what_they_say(service: Running, br
     assert states[approved["id"]] in {"started", "completed"}
 
 
+def test_it_says_when_it_was_announced_or_that_it_never_was(service: Running, browser: Browser) -> None:
+    vm = seen(service.vm(), service)
+    first, queued = schedule(service, vm), schedule(service, vm)
+    assert queued["state"] == "queued"
+    assert re.search(r"Announced\s+20", text_of(browser.get(f"/maintenance/{first['id']}")))
+    assert re.search(r"Announced\s+not yet", text_of(browser.get(f"/maintenance/{queued['id']}")))
+    canceled = browser.send_form(f"/maintenance/{queued['id']}/cancel", reason="not needed")
+    assert re.search(r"Announced\s+never", text_of(canceled))
+
+
 def test_a_button_that_comes_too_late_says_so(service: Running, browser: Browser) -> None:
     made = schedule(service, seen(service.vm(), service))
     assert browser.send_form(f"/maintenance/{made['id']}/cancel").status_code == 200
