@@ -16,6 +16,7 @@ from forewarn.auth import Tokens
 from forewarn.clock import Clock
 from forewarn.commit import Key
 from forewarn.control.access import admit
+from forewarn.control.broadcast import EntryBroadcast
 from forewarn.control.refusal import RefusalLog
 from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.decision import Changes
@@ -68,6 +69,7 @@ class Context:
         session_lifetime: Of a log-in to the dashboard.
         is_stopping: Set when the service stops; streams end.
         changed: Set, and replaced, at each change of the ledger: a hint for streams.
+        entries: New ledger entries, read once for all streams.
     """
 
     engine: Engine
@@ -94,6 +96,11 @@ class Context:
     request_vms_max: int = 10_000
     is_stopping: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    entries: EntryBroadcast = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the parts that follow from the others."""
+        self.entries = EntryBroadcast(self.engine)
 
     def stop(self) -> None:
         """The service stops: every stream ends."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
+from forewarn.control.broadcast import EntryBroadcast, encode_entry
 from forewarn.control.context import Caller, Context, ContextOf, is_still_known
 from forewarn.control.maintenance import number
 from forewarn.control.selected import SelectionOf
@@ -25,6 +26,8 @@ router = APIRouter(prefix="/v1", tags=["ledger"])
 
 _BATCH = 500
 _HEARTBEAT_S = 15.0
+_CHECK_S = 15.0
+"""Longest time between two checks of the token that a stream was opened with; a revocation is noticed at once."""
 
 
 @router.get("/ledger")
@@ -81,31 +84,61 @@ async def watch(
 
 
 async def _stream(context: Context, caller: Principal, position: int, selection: Selection) -> AsyncIterator[str]:
-    def read(reader: Reader) -> tuple[Page[Entry], int]:
-        page = reader.entries(after=position, limit=_BATCH, selection=selection, owned=caller.owned)
-        return page, reader.position()
+    entries = context.entries
+    entries.streams += 1
+    try:
+        async for text in _texts(context, entries, caller, position, selection):
+            yield text
+    finally:
+        entries.streams -= 1
 
+
+async def _texts(
+    context: Context, entries: EntryBroadcast, caller: Principal, position: int, selection: Selection
+) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
+    checked_at, revocations = loop.time(), entries.revocations
     yield ": watching\n\n"
     beat_s = loop.time() + _HEARTBEAT_S
     while not context.is_stopping.is_set():
         changed = context.changed
-        if not await is_still_known(context, caller):
-            return
-        page, last = await context.engine.read(read)
-        for entry in page.items:
-            shown = EntryOut.of(caller.shown_entry(entry))
-            yield f"id: {entry.sequence}\nevent: {entry.kind}\ndata: {shown.model_dump_json()}\n\n"
-        # What was looked through is not looked through again, whether it was taken or not.
-        position = max(position, last) if page.next is None else page.next
-        if page.items:
+        await entries.refresh(changed)
+        has_expired = caller.expires_at is not None and context.clock.now() >= caller.expires_at
+        if has_expired or revocations != entries.revocations or loop.time() - checked_at >= _CHECK_S:
+            checked_at, revocations = loop.time(), entries.revocations
+            if not await is_still_known(context, caller):
+                return
+        shared = entries.since(position)
+        if shared is None:
+            text, position, is_behind = await _catch_up(context, caller, position, selection)
+        else:
+            text = "".join(e.encoded_for(caller) for e in shared if e.is_for(caller, selection, entries.find_vm))
+            position, is_behind = max(position, entries.position), False
+        if text:
+            yield text
             beat_s = loop.time() + _HEARTBEAT_S
-        if page.items or page.next is not None:
+        if is_behind:
             continue
         try:
-            # What others do wakes it, too; that neither keeps the heartbeat back, nor can be told from it.
+            # Changes that concern others wake it, too; that neither delays the heartbeat nor can be told from it.
             async with asyncio.timeout_at(beat_s):
                 await changed.wait()
+                if not context.is_stopping.is_set():
+                    await asyncio.sleep(entries.pause_s)
         except TimeoutError:
             yield ": still here\n\n"
             beat_s = loop.time() + _HEARTBEAT_S
+
+
+async def _catch_up(context: Context, caller: Principal, position: int, selection: Selection) -> tuple[str, int, bool]:
+    """Read what is no longer kept in memory: its text, the position after it, and whether there may be more."""
+
+    def read(reader: Reader) -> tuple[Page[Entry], int]:
+        page = reader.entries(after=position, limit=_BATCH, selection=selection, owned=caller.owned)
+        return page, reader.position()
+
+    async with context.entries.catching_up:
+        page, last = await context.engine.read(read)
+    text = "".join(encode_entry(caller, entry) for entry in page.items)
+    # What was looked through is not looked through again, whether it was sent or not.
+    return text, (max(position, last) if page.next is None else page.next), page.next is not None

@@ -7,12 +7,13 @@ query.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from forewarn.core.model import Claim, Entry, EntryKind, Event, Maintenance, Scope, ScopeKind, VirtualMachine
+from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.core.value import replace
 
 __all__ = ["FILE_OPERATOR", "Owned", "Principal", "Role", "Token"]
@@ -69,6 +70,39 @@ class Owned:
     def has_event(self, event: Event, maintenance: Maintenance) -> bool:
         """Whether the event is about its VMs. All resources of an event have the same owner: it is of one audience."""
         return any(claim.vm in event.resources for claim in self.claims(maintenance))
+
+    def has_entry(
+        self,
+        entry: Entry,
+        maintenance: Maintenance | None,
+        find_vm: Callable[[str], tuple[VirtualMachine, Scope | None] | None],
+        selection: Selection = EVERYTHING,
+    ) -> bool:
+        """Return whether a ledger entry concerns the tenant.
+
+        An entry of a maintenance belongs to whoever owned the claimed VMs then; any other entry belongs by the
+        inventory of today.
+
+        Args:
+            entry: The ledger entry.
+            maintenance: The maintenance that `entry.maintenance_id` names; None if it has been deleted.
+            find_vm: Return a declared VM and its scope by name; None if there is none.
+            selection: The claim by which the entry belongs has to be at the place that the selection names.
+        """
+        if entry.maintenance_id is not None:
+            claims = () if maintenance is None else self.claims(maintenance)
+            return any(selection.takes_claim(claim) and _is_about(entry, claim) for claim in claims)
+        kind, _, name = (entry.audience or "").partition(":")
+        if kind == "scope" and name in self.scopes:
+            return True
+        names = {name for name in (entry.vm, name if kind == "vm" else None) if name is not None}
+        return any(self.has_vm(*found) for name in names if (found := find_vm(name)) is not None)
+
+
+def _is_about(entry: Entry, claim: Claim) -> bool:
+    if entry.audience is not None:
+        return entry.audience in {f"vm:{claim.vm}", None if claim.scope is None else f"scope:{claim.scope}"}
+    return entry.event_id is None and entry.vm in {None, claim.vm}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

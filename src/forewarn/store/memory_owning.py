@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forewarn.core.access import Owned
-from forewarn.core.model import Claim, Entry, Maintenance, VirtualMachine
+from forewarn.core.model import Entry, Maintenance, Scope, VirtualMachine
 from forewarn.core.selection import Selection
 from forewarn.store.memory_tables import Tables
 
@@ -22,18 +22,9 @@ def has_maintenance(owned: Owned | None, selection: Selection, maintenance: Main
 
 def has_entry(tables: Tables, owned: Owned, entry: Entry, selection: Selection) -> bool:
     """Whether the ledger entry concerns it."""
-    if entry.maintenance_id is not None:
-        maintenance = tables.maintenances.rows.get(entry.maintenance_id)
-        return maintenance is not None and any(
-            selection.takes_claim(claim) and _is_about(entry, claim) for claim in owned.claims(maintenance)
-        )
-    kind, _, name = (entry.audience or "").partition(":")
-    names = {name for name in (entry.vm, name if kind == "vm" else None) if name is not None}
-    vms = [vm for name in names if (vm := tables.vms.rows.get(name)) is not None]
-    return (kind == "scope" and name in owned.scopes) or any(has_vm(tables, owned, vm) for vm in vms)
 
+    def find_vm(name: str) -> tuple[VirtualMachine, Scope | None] | None:
+        vm = tables.vms.rows.get(name)
+        return None if vm is None else (vm, tables.scopes.rows.get(vm.scope or ""))
 
-def _is_about(entry: Entry, claim: Claim) -> bool:
-    if entry.audience is not None:
-        return entry.audience in {f"vm:{claim.vm}", None if claim.scope is None else f"scope:{claim.scope}"}
-    return entry.event_id is None and entry.vm in {None, claim.vm}
+    return owned.has_entry(entry, tables.maintenances.rows.get(entry.maintenance_id or ""), find_vm, selection)
