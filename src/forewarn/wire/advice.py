@@ -7,9 +7,11 @@ client; where it comes from stands behind it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -120,21 +122,29 @@ def _names_what_was_not_seen(exchange: Exchange, before: Sequence[Exchange]) -> 
 
 
 def _names_what_has_started(exchange: Exchange, before: Sequence[Exchange]) -> bool:
+    ids = _ids(exchange)
+    if not ids:
+        return False
     last = next((each for each in reversed(before) if each.method == "GET" and _documents(each)), None)
     started = {i for i, event in _shown(last).items() if event.get("EventStatus") == "Started"} if last else set()
-    return bool(_ids(exchange) & started)
+    return bool(ids & started)
 
 
 def _names_what_is_over(exchange: Exchange, before: Sequence[Exchange]) -> bool:
     """Approves what it was shown once, and what the last document does not have any more."""
+    ids = _ids(exchange)
+    if not ids:
+        return False
     documents = [each for each in before if each.method == "GET" and _documents(each) and not each.fault]
     seen = {event_id for each in documents for event_id in _shown(each)}
-    return bool(documents) and bool(_ids(exchange) & (seen - _shown(documents[-1]).keys()))
+    return bool(documents) and bool(ids & (seen - _shown(documents[-1]).keys()))
 
 
 def _repeats_its_approval(exchange: Exchange, before: Sequence[Exchange]) -> bool:
-    approved = {i for each in before if each.status == HTTPStatus.OK for i in _ids(each)}
-    return exchange.status == HTTPStatus.OK and bool(_ids(exchange)) and _ids(exchange) <= approved
+    ids = _ids(exchange)
+    if exchange.status != HTTPStatus.OK or not ids:
+        return False
+    return ids <= {i for each in before if each.status == HTTPStatus.OK for i in _ids(each)}
 
 
 def _uses_plain_incarnation(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
@@ -166,6 +176,7 @@ def _shown(exchange: Exchange) -> dict[str, dict[str, Any]]:
     return {event["EventId"]: event for event in events if isinstance(event, dict) and "EventId" in event}
 
 
+@lru_cache(maxsize=256)  # each request is compared with up to fifty before it, and those mostly got the same answer
 def _parsed(content: bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(content)
@@ -333,12 +344,19 @@ def advise(exchange: Exchange, before: Sequence[Exchange] = ()) -> list[Advice]:
     return [row for row in ADVICE if (is_about_events or row.is_general) and row.fits(exchange, before)]
 
 
-def advise_all(exchanges: Iterable[Exchange]) -> list[tuple[Exchange, list[Advice]]]:
-    """What there is to say about each of several requests, oldest first."""
-    before: dict[str, list[Exchange]] = {}
+def advise_all(exchanges: Sequence[Exchange], newest_max: int | None = None) -> list[tuple[Exchange, list[Advice]]]:
+    """What there is to say about each of several requests, oldest first.
+
+    Args:
+        exchanges: The requests; those of one VM in the order in which they came.
+        newest_max: Only the newest so many are looked at, with those before them in mind; None: all.
+    """
+    first = 0 if newest_max is None else max(len(exchanges) - newest_max, 0)
+    before: dict[str, deque[Exchange]] = {}
     found = []
-    for exchange in exchanges:
-        mine = before.setdefault(exchange.vm, [])
-        found.append((exchange, advise(exchange, mine[-_RECENT:])))
+    for number, exchange in enumerate(exchanges):
+        mine = before.setdefault(exchange.vm, deque(maxlen=_RECENT))
+        if number >= first:
+            found.append((exchange, advise(exchange, tuple(mine))))
         mine.append(exchange)
     return found

@@ -100,3 +100,10 @@ def test_other_paths_are_their_own_affair() -> None:
 )
 def test_no_body_is_too_odd(body: bytes) -> None:
     assert codes(asked(method="POST", body=body, answer=body)) <= {"body-malformed"}
+
+
+def test_only_the_newest_requests_are_looked_at_with_all_before_them_in_mind() -> None:
+    history = [asked(), approved(ONE), approved(ONE.lower()), asked(answer=b"[]"), approved(ONE)]
+    exchanges = [*history, asked(vm="vm-2"), approved(OTHER, vm="vm-2")]
+    assert advise_all(exchanges, 3) == advise_all(exchanges)[-3:]
+    assert advise_all(exchanges, 0) == []

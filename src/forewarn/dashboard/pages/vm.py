@@ -43,7 +43,7 @@ def vm(reader: Reader, look: Look) -> Page:
         (version.name, json.dumps(json.loads(reply.body), indent=2, ensure_ascii=False))
         for version, reply in zip(feed.versions, channel.replies, strict=False)
     ]
-    told = advise_all(look.context.journal.exchanges(vm=name))
+    told = advise_all(look.context.journal.exchanges(vm=name), _REQUESTS)
     values = {
         "vm": one,
         "scope": declared,
@@ -51,7 +51,7 @@ def vm(reader: Reader, look: Look) -> Page:
         "incarnation": channel.incarnation,
         "asked_at": channel.asked_at,
         "documents": documents[::-1],
-        "requests": told[-_REQUESTS:][::-1],
+        "requests": told[::-1],
         "items": [i for i in (*look.seen.items, *look.seen.ended) if name in i.maintenance.vms],
     }
     return Page(template="vm.html", title=f"VM {name}", values=values)
