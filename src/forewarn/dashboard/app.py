@@ -186,8 +186,8 @@ class _Dashboard:
             if self._live.is_full:
                 msg = "too many dashboards watch this service already"
                 raise InvalidRequest(msg)
-            key = (visit.caller, _address(visit.request))
-            watched = self._live.watch(key, lambda: self._content(visit, make, is_whole=False))
+            address = _address(visit.request)
+            watched = self._live.watch(visit.caller, address, lambda: self._content(visit, make, is_whole=False))
             pieces = self._while_logged_in(visit, watched)
             return StreamingResponse(pieces, media_type="text/event-stream", headers=_HEADERS)
 

@@ -278,6 +278,11 @@ class Boards:
                 self._taken_s = uptime_s()
             return self._board
 
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing has changed since the board was taken."""
+        return self._context.changed is self._seen
+
     def _next(self, before: Board | None) -> Callable[[Reader], Board]:
         asked_at, now, number = self._context.engine.feed.asked_at, self._clock.now(), next(self._numbers)
         if before is None:
