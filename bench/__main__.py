@@ -22,6 +22,7 @@ from bench import (
     held,
     history,
     inventory,
+    isolation,
     kit,
     million,
     notify,
@@ -52,6 +53,7 @@ _PARTS = {
     "dashboards": dashboards.measure,
     "history": history.measure,
     "notify": notify.measure,
+    "isolation": isolation.measure,
 }
 _QUIET_LOAD = 0.5
 

@@ -100,13 +100,22 @@ class Child:
 
     def cpu_s(self) -> float:
         """Seconds of processor that it has used, with the processes of its group."""
-        ticks = 0
+        ticks = sum(int(fields[11]) + int(fields[12]) for fields in self._group())
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def rss_bytes(self) -> int:
+        """Return the resident memory of the processes of its group, added up."""
+        return sum(int(fields[21]) for fields in self._group()) * os.sysconf("SC_PAGE_SIZE")
+
+    def _group(self) -> list[list[str]]:
+        """Return the fields of /proc/PID/stat, from the state on, of each process of the group."""
+        found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):  # it ended meanwhile
                 fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
                 if int(fields[2]) == self.pid:
-                    ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+                    found.append(fields)
+        return found
 
     def tell(self, **message: Any) -> None:  # noqa: ANN401 - JSON
         """Send it a line."""

@@ -40,6 +40,8 @@ class Effort:
         dashboards: Browsers that look at it at once.
         history: Entries of the ledger that is asked.
         questions: Of each kind.
+        attack_s: How long each attack lasts, and the calm before it.
+        attacked_vms: VMs of the inventory that is applied as an attack.
     """
 
     rounds: int = 5
@@ -66,6 +68,8 @@ class Effort:
     dashboards: int = 1000
     history: int = 10_000_000
     questions: int = 100
+    attack_s: float = 10.0
+    attacked_vms: int = 100_000
 
 
 QUICK = Effort(
@@ -93,6 +97,8 @@ QUICK = Effort(
     dashboards=50,
     history=120_000,
     questions=20,
+    attack_s=3.0,
+    attacked_vms=10_000,
 )
 """Enough to see that everything works."""
 

@@ -1,0 +1,332 @@
+"""Part 16: what one caller who slips, floods or stays silent costs the others.
+
+For each attack, callers who behave are measured in the calm before it and while it lasts. What they may lose is
+bounded: the p95 of each call stays under ten times the calm one plus 50 ms. Of what strangers send, the service keeps
+less than 64 MiB in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from bench.document import PATH
+from bench.fleet import address_of, host_name, token_of, vm_name, write_fleet
+from bench.process import LOAD_CORE, SERVER_CORE, BenchError, Child, python_child
+from bench.result import Effort, Result, Row, percentile
+
+__all__ = ["allowed_ms", "measure"]
+
+_FACTOR, _SPARE_MS = 10.0, 50.0
+_MEMORY_MIB = 64.0
+_HEADER_BYTES = 1_500_000_000
+_READY_S = 120.0
+_SETTLE_S = 1.0
+_JSON = {"Content-Type": "application/json"}
+_ATTACKER, _VICTIM = 1, 30
+"""Numbers of two VMs; they are on different hosts and of different owners."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """One attack, and the calls of others that are measured under it.
+
+    Attributes:
+        name: Of the attack, in `bench.attack`.
+        title: For the table.
+        calls: Names of the calls that are measured.
+        work: What the attack needs beside the port and the time.
+        is_at_endpoint: Whether it goes to the metadata endpoint.
+        has_changes: Whether an operator changes something all the while.
+        memory: Whether the memory of the service is measured as well.
+    """
+
+    name: str
+    title: str
+    calls: tuple[str, ...]
+    work: dict[str, Any] = field(default_factory=dict)
+    is_at_endpoint: bool = False
+    has_changes: bool = False
+    memory: bool = False
+
+
+def allowed_ms(calm_ms: float) -> float:
+    """Return the p95 that a call may have under attack, of its p95 in the calm."""
+    return _FACTOR * calm_ms + _SPARE_MS
+
+
+def measure(effort: Effort, folder: Path, log: Path) -> Result:
+    """Run each attack beside callers who behave."""
+    result = Result(title="What one caller costs the others: p95 under attack")
+    small, large = folder / "small", folder / "large"
+    small.mkdir()
+    large.mkdir()
+    with _service(small, log, write_fleet(small, 1000)) as service:
+        for attack in _attacks(service):
+            _run(attack, service, effort, log, result)
+    with _service(large, log, write_fleet(large, effort.attacked_vms)) as service:
+        for attack in _inventories(service, large):
+            _run(attack, service, effort, log, result)
+    return result
+
+
+class _Service:
+    """A service that is attacked.
+
+    Attributes:
+        child: Its processes.
+        metadata_port, control_port: Where it listens.
+        calls: What callers who behave ask, by name.
+    """
+
+    def __init__(self, child: Child, folder: Path, ready: str) -> None:
+        self.child = child
+        metadata, control = re.findall(r"http://[^,\s]+", ready)[:2]
+        self.metadata_port, self.control_port = urlsplit(metadata).port or 0, urlsplit(control).port or 0
+        self._control = control
+        self._operator = {"Authorization": f"Bearer {(folder / 'operator.token').read_text(encoding='utf-8').strip()}"}
+        event_id = self._event(vm_name(_VICTIM))
+        self.calls = self._calls(event_id)
+
+    def ask(self, method: str, path: str, content: object = None) -> Any:  # noqa: ANN401 - JSON
+        """Call the control API as the operator."""
+        body = None if content is None else json.dumps(content).encode()
+        request = urllib.request.Request(self._control + path, body, self._operator | _JSON, method=method)
+        with urllib.request.urlopen(request, timeout=_READY_S) as answer:
+            return json.loads(answer.read())
+
+    def tenant(self, name: str, vm: str) -> dict[str, str]:
+        """Return the headers of a tenant that owns that VM."""
+        made = self.ask("POST", "/v1/tokens", {"name": name, "role": "tenant", "vms": [vm]})
+        return {"Authorization": f"Bearer {made['token']}"}
+
+    def cookie(self, token: str) -> dict[str, str]:
+        """Log in to the dashboard; return the headers of the session."""
+        headers = {"Origin": self._control, "Content-Type": "application/x-www-form-urlencoded"}
+        form = urlencode({"token": token}).encode()
+        opener = urllib.request.build_opener(_NoRedirect)
+        request = urllib.request.Request(self._control + "/login", form, headers, method="POST")
+        try:
+            answer = opener.open(request, timeout=_READY_S)
+        except urllib.error.HTTPError as error:  # a redirect, which is not followed
+            answer = error
+        return {"Cookie": (answer.headers["set-cookie"] or "").partition(";")[0]}
+
+    @property
+    def operator(self) -> dict[str, str]:
+        """The headers of the operator."""
+        return dict(self._operator)
+
+    def _event(self, vm: str) -> str:
+        """Announce something to a VM; return the id of the event."""
+        made = self.ask("POST", "/v1/maintenance", {"vms": [vm], "type": "Reboot", "notice_s": 6 * 3600})
+        found: str = made["items"][0]["events"][0]["id"]
+        return found
+
+    def _calls(self, event_id: str) -> dict[str, dict[str, Any]]:
+        vm = {"port": self.metadata_port, "path": PATH, "address": address_of(_VICTIM)}
+        metadata = {"Metadata": "true"}
+        control = {"port": self.control_port, "headers": self.operator}
+        session = self.cookie(self._operator["Authorization"].removeprefix("Bearer "))
+        approval = json.dumps({"StartRequests": [{"EventId": event_id}]})
+        return {
+            "GET": {**vm, "headers": metadata},
+            "GET, new connection": {**vm, "headers": metadata, "fresh": True},
+            "POST": {**vm, "method": "POST", "headers": metadata, "body": approval},
+            "dashboard": {"port": self.control_port, "path": "/", "headers": session},
+            "list": {**control, "path": "/v1/maintenance?limit=10"},
+            "host watch": {
+                "port": self.control_port,
+                "path": f"/v1/hosts/{host_name(3)}/watch",
+                "headers": {"Authorization": f"Bearer {token_of(host_name(3))}"},
+                "stream": True,
+            },
+        }
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """Follow none."""
+
+
+@contextmanager
+def _service(folder: Path, log: Path, url: str) -> Iterator[_Service]:
+    """`forewarn serve` with its default settings, on one core."""
+    command = [sys.executable, "-m", "forewarn", "serve", "--database-url", url, "--state-dir", str(folder)]
+    command += ["--metadata-listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
+    with Child(command, core=SERVER_CORE, log=log) as child:
+        yield _Service(child, folder, child.hear_line(_READY_S))
+
+
+def _attacks(service: _Service) -> list[Attack]:
+    vm = vm_name(_ATTACKER)
+    tenant = service.tenant("attacker", vm)
+    session = service.cookie(tenant["Authorization"].removeprefix("Bearer "))
+    stolen = {"Authorization": f"Bearer {token_of(host_name(0))}"}
+    vms = ("GET", "GET, new connection", "POST")
+    everybody = (*vms, "list", "dashboard")
+    return [
+        Attack(
+            name="approve",
+            title="one VM approves 1,000 unknown ids over 200 connections",
+            calls=everybody,
+            work={"address": address_of(_ATTACKER)},
+            is_at_endpoint=True,
+        ),
+        Attack(
+            name="streams",
+            title="500 streams of one tenant",
+            calls=everybody,
+            work={"headers": tenant},
+            has_changes=True,
+        ),
+        Attack(
+            name="pages",
+            title="60 live pages of one tenant",
+            calls=everybody,
+            work={"headers": session},
+            has_changes=True,
+        ),
+        Attack(
+            name="requests", title="eight callers list requests", calls=everybody, work={"headers": service.operator}
+        ),
+        Attack(
+            name="watches",
+            title="205 watches with one stolen host token",
+            calls=(*everybody, "host watch"),
+            work={"headers": stolen, "host": host_name(0)},
+        ),
+        Attack(
+            name="restarts",
+            title="one tenant restarts and cancels without a pause",
+            calls=everybody,
+            work={"headers": tenant, "vm": vm},
+        ),
+        Attack(name="idle", title="1,500 idle strangers", calls=everybody, memory=True),
+        Attack(name="trickle", title="200 strangers send a byte a second", calls=everybody, memory=True),
+        Attack(
+            name="headers",
+            title="200 strangers send 1.5 GB of headers",
+            calls=everybody,
+            work={"bytes": _HEADER_BYTES},
+            memory=True,
+        ),
+    ]
+
+
+def _inventories(service: _Service, folder: Path) -> list[Attack]:
+    """A large inventory that is refused, one that is accepted with one change, and one changed VM of one host."""
+    inventory = service.ask("GET", "/v1/inventory")
+    size = len(inventory["vms"])
+    inventory["vms"][0]["tags"] = {"change": "@@"}
+    first = [vm for vm in inventory["vms"] if vm["host"] == inventory["vms"][0]["host"]]
+    texts = {
+        "accepted": inventory,
+        "refused": inventory | {"vms": [*inventory["vms"], inventory["vms"][-1]]},
+        "host": {"vms": first},
+    }
+    for name, content in texts.items():
+        (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    host = inventory["vms"][0]["host"]
+
+    def work(name: str, path: str) -> dict[str, Any]:
+        return {"text": str(folder / f"{name}.json"), "path": path, "headers": service.operator | _JSON}
+
+    calls = ("GET", "GET, new connection", "POST", "list")
+    return [
+        Attack(name="inventory", title=f"{title} ({size:,} VMs), again and again", calls=calls, work=work(name, path))
+        for name, title, path in (
+            ("refused", "an inventory that is refused", "/v1/inventory"),
+            ("accepted", "an inventory that is accepted", "/v1/inventory"),
+            ("host", "one changed VM of one host", f"/v1/hosts/{host}/vms"),
+        )
+    ]
+
+
+def _run(attack: Attack, service: _Service, effort: Effort, log: Path, result: Result) -> None:
+    """Measure the calls in the calm, then under the attack."""
+    port = service.metadata_port if attack.is_at_endpoint else service.control_port
+    work = json.dumps({"port": port, "seconds": effort.attack_s + 2 * _SETTLE_S} | attack.work)
+    calls = {name: service.calls[name] for name in attack.calls}
+    with python_child("bench.probe", core=LOAD_CORE, log=log) as probe:
+        calm = probe.ask(do="measure", calls=calls, seconds=effort.attack_s, timeout_s=300)
+        before = service.child.rss_bytes()
+        with python_child("bench.attack", attack.name, work, core=LOAD_CORE, log=log) as attacker:
+            attacker.hear()
+            time.sleep(_SETTLE_S)
+            with _changing(service, is_on=attack.has_changes):
+                hit = probe.ask(do="measure", calls=calls, seconds=effort.attack_s, timeout_s=600)
+            grown = service.child.rss_bytes() - before
+            done = attacker.hear(300)
+    if not service.child.is_running:
+        msg = f"the service ended under {attack.title}"
+        raise BenchError(msg)
+    for name in attack.calls:
+        calm_ms, hit_ms = percentile(calm["took_ms"][name], 95), percentile(hit["took_ms"][name], 95)
+        note = f"in the calm {calm_ms:.1f} ms"
+        result.rows.append(
+            Row(what=f"{attack.title}: {name}", value=hit_ms, unit="ms", target=allowed_ms(calm_ms), note=note)
+        )
+    asked, failed = sum(map(len, hit["took_ms"].values())), sum(hit["wrong"].values())
+    note = ", ".join(f"{count} {what}" for what, count in sorted(hit["wrong"].items()))
+    result.rows.append(
+        Row(
+            what=f"{attack.title}: calls of others that failed",
+            value=100 * failed / asked,
+            unit="%",
+            target=0,
+            note=note,
+        )
+    )
+    if attack.memory:
+        mib = max(grown, 0) / (1 << 20)
+        result.rows.append(Row(what=f"{attack.title}: memory", value=mib, unit="MiB", target=_MEMORY_MIB))
+    result.raw.setdefault("attacks", []).append(
+        {"title": attack.title, "calm": _kept(calm), "hit": _kept(hit), "done": done, "grown_bytes": grown}
+    )
+    worst = max(attack.calls, key=lambda name: percentile(hit["took_ms"][name], 95))
+    figures = f"{percentile(calm['took_ms'][worst], 95):.1f} -> {percentile(hit['took_ms'][worst], 95):.1f} ms"
+    print(f"  {attack.title}: {worst} {figures}; attack {done}; wrong {hit['wrong']}", flush=True)
+
+
+def _kept(measured: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a measurement: percentiles instead of every answer."""
+    took_ms = {
+        name: {"count": len(values), "p50": percentile(values, 50), "p95": percentile(values, 95), "max": max(values)}
+        for name, values in measured["took_ms"].items()
+    }
+    return {"took_ms": took_ms, "wrong": measured["wrong"]}
+
+
+@contextmanager
+def _changing(service: _Service, *, is_on: bool) -> Iterator[None]:
+    """Let an operator announce and cancel something, five times a second."""
+    if not is_on:
+        yield
+        return
+    end = threading.Event()
+
+    def change() -> None:
+        while not end.wait(0.2):
+            content = {"vms": [vm_name(_VICTIM + 20)], "type": "Freeze"}
+            made = service.ask("POST", "/v1/maintenance", content)
+            service.ask("POST", f"/v1/maintenance/{made['items'][0]['id']}/cancel", {})
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()

@@ -1,0 +1,104 @@
+"""The child that plays callers who behave: each asks at a steady pace and notes how long each answer took.
+
+A call is timed from the moment at which it was due, whether the caller could send it then or still waited for the
+answer before: so a halt of ten seconds counts for all the calls that were due meanwhile, and not for one.
+
+It is told, in lines of JSON, what to ``do``:
+
+- ``measure``: for so many ``seconds``, each of the ``calls``, beside each other; answered with the milliseconds of
+  each by name, and with what went wrong.
+
+A call names ``port``, ``method``, ``path``, ``headers``, ``body`` and the local ``address`` to ask from. A call with
+``fresh`` opens a connection for each request; the others keep theirs. Of a ``stream`` only the first line is read.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+_EVERY_S = 0.05
+_TIMEOUT_S = 60.0
+_PRIORITY = -15
+"""The attackers share our core: what they take from us must not look like the service's delay."""
+
+
+class Caller:
+    """Makes one call again and again.
+
+    Args:
+        call: What to send, and where from.
+    """
+
+    def __init__(self, call: dict[str, Any]) -> None:
+        self._call = call
+        self._connection: http.client.HTTPConnection | None = None
+
+    def ask(self) -> int:
+        """Ask once; return the status."""
+        call = self._call
+        connection = self._connection or http.client.HTTPConnection(
+            "127.0.0.1", call["port"], timeout=_TIMEOUT_S, source_address=(call.get("address", "127.0.0.1"), 0)
+        )
+        self._connection = None
+        try:
+            connection.request(call.get("method", "GET"), call["path"], call.get("body"), call.get("headers", {}))
+            answer = connection.getresponse()
+            answer.readline() if call.get("stream") else answer.read()
+        except BaseException:
+            connection.close()
+            raise
+        if call.get("fresh") or call.get("stream"):
+            connection.close()
+        else:
+            self._connection = connection
+        return answer.status
+
+
+def measure(calls: dict[str, dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Make the calls beside each other for so long."""
+    took_ms: dict[str, list[float]] = {name: [] for name in calls}
+    wrong: Counter[str] = Counter()
+    begins_s = time.monotonic()
+
+    def go_on(name: str, call: dict[str, Any]) -> None:
+        caller = Caller(call)
+        for number in range(int(seconds / _EVERY_S)):
+            due_s = begins_s + number * _EVERY_S
+            time.sleep(max(due_s - time.monotonic(), 0))
+            try:
+                status = caller.ask()
+            except (OSError, http.client.HTTPException) as error:
+                wrong[f"{name}: {type(error).__name__}"] += 1
+            else:
+                if status >= http.client.BAD_REQUEST:
+                    wrong[f"{name}: {status}"] += 1
+            took_ms[name].append((time.monotonic() - due_s) * 1000)
+
+    threads = [threading.Thread(target=go_on, args=each) for each in calls.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {"took_ms": took_ms, "wrong": dict(wrong)}
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    if os.geteuid() == 0:
+        os.nice(_PRIORITY)
+    for line in sys.stdin:
+        question = json.loads(line)
+        question.pop("do")
+        sys.stdout.write(json.dumps(measure(**question)) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
