@@ -18,6 +18,7 @@
       + OtherSideError              502  somebody else's fault
       | + ActuatorError             502  an actuator could not carry out a maintenance
       | | + ActuationFailed         502  it has failed for good
+      | | + ActuatorBusy            502  it did nothing yet, and wants to be asked again later
       | + ServerUnreachable         502  the control plane does not answer (raised by the CLI)
       | + IssuerUnreachable         503  the OpenID Connect issuer does not answer
       | + EndpointError             502  a metadata endpoint, in `forewarn.client`
@@ -40,6 +41,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "ActuationFailed",
+    "ActuatorBusy",
     "ActuatorError",
     "BadAnswer",
     "BelowMinimumNotice",
@@ -183,6 +185,21 @@ class ActuationFailed(ActuatorError):
     """A maintenance was begun and has failed for good: nothing goes on, and asking again would tell the same."""
 
     code = "actuation_failed"
+
+
+class ActuatorBusy(ActuatorError):
+    """An actuator ran and did nothing; it asks to be called again later.
+
+    Args:
+        message: One line for a person.
+        tries: How many calls for this maintenance have ended this way; the retry pause and the limit count them.
+    """
+
+    code = "actuator_busy"
+
+    def __init__(self, message: str, *, tries: int = 1) -> None:
+        super().__init__(message, tries=tries)
+        self.tries = tries
 
 
 class ServerUnreachable(OtherSideError):

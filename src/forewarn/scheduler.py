@@ -22,7 +22,7 @@ from forewarn.core.decision import Changes
 from forewarn.core.model import Maintenance, MaintenanceState
 from forewarn.core.progress import Failure, Progress, Retry
 from forewarn.engine import Engine
-from forewarn.errors import ActuationFailed, ForewarnError, InvalidRequest, LeaseLost
+from forewarn.errors import ActuationFailed, ActuatorBusy, ForewarnError, InvalidRequest, LeaseLost
 from forewarn.rolling import Rolling
 
 __all__ = ["Pace", "Scheduler"]
@@ -295,6 +295,8 @@ class Scheduler:
             return Failure(reason=f"no answer within {self._pace.call_timeout}")
         except ActuationFailed as error:
             return Failure(reason=error.message, is_final=True)
+        except ActuatorBusy as error:
+            return Failure(reason=error.message, has_begun_nothing=True, tries=error.tries)
         except ForewarnError as error:
             return Failure(reason=error.message, has_begun_nothing=is_execution)
         except Exception as error:  # noqa: BLE001 - whatever an actuator does; the log has the trace

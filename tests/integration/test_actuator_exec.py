@@ -25,7 +25,7 @@ from forewarn.actuators.exec_run import Run, RunState, prune
 from forewarn.clock import RealClock
 from forewarn.core.model import EventType, Maintenance, MaintenanceState
 from forewarn.core.progress import Retry
-from forewarn.errors import ActuatorError, ConfigError
+from forewarn.errors import ActuatorBusy, ActuatorError, ConfigError
 from forewarn.scheduler import Pace
 from tests.support.actuated import started, until
 from tests.support.documents import ROOT
@@ -187,18 +187,14 @@ async def test_exit_status_75_has_it_run_again(tmp_path: Path) -> None:
     assert (tmp_path / "begun").read_text() == "x\nx\nx\n"
 
 
-async def test_but_not_for_ever(tmp_path: Path) -> None:
-    limits = Limits(look_every=timedelta(milliseconds=10), tries_max=3)
-    actuator = Exec(["bash", "-c", f"echo x >> {tmp_path}/begun; exit 75"], tmp_path / "runs", limits=limits)
-    reasons = []
-    for _ in range(20):
-        try:
-            await actuator.observe(started("web-0"), NOW) or await actuator.execute(started("web-0"), NOW)
-        except ActuatorError as error:
-            reasons.append(error.message)
-        await until(lambda: Run(tmp_path / "runs" / "k3m9").look() is RunState.ENDED)
-    assert (tmp_path / "begun").read_text() == "x\nx\nx\n"
-    assert reasons[-5:] == ["bash ended with exit status 75"] * 5
+async def test_each_run_that_ends_so_says_how_many_there_were(tmp_path: Path) -> None:
+    actuator = exec_of(tmp_path, "exit 75")
+    tries = []
+    for _ in range(3):
+        with pytest.raises(ActuatorBusy) as caught:
+            await ended(actuator, started("web-0"))
+        tries.append(caught.value.tries)
+    assert tries == [1, 2, 3]
 
 
 async def test_one_that_hangs_is_ended_with_all_its_group_at_its_deadline(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ class Actuator(Protocol):
 
         Raises:
             ActuationFailed: It failed for good; the maintenance has failed.
+            ActuatorBusy: What was begun did nothing and has ended; the scheduler has it executed again, later and
+                later, as often as other calls that fail.
             ActuatorError: It cannot be seen now; the scheduler asks again, later and later.
         """
         ...

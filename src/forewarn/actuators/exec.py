@@ -3,8 +3,9 @@
 What was begun stands in a folder of this machine (`exec_run`), so a service that stops, crashes and comes back finds
 its commands still running, or what became of them. What no folder knows of, an observe command may.
 
-Exit statuses of the command: 0 it is complete; 75 (``EX_TEMPFAIL``) nothing was done, run it again later; any other
-fails, and it is not run again. Of the observe command: 0 it is complete, 3 still running, 4 never begun.
+Exit statuses of the command: 0 it is complete; 75 (``EX_TEMPFAIL``) nothing was done, run it again later, as often as
+any call of an actuator is repeated; any other fails, and it is not run again. Of the observe command: 0 it is complete,
+3 still running, 4 never begun.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from forewarn.actuators.contract import BEGIN_BEFORE_S, TRACEPARENT, Progress
 from forewarn.actuators.exec_run import Outcome, Run, RunState, prune
 from forewarn.actuators.payload import describe, encode
 from forewarn.core.model import Maintenance
-from forewarn.errors import ActuationFailed, ActuatorError, ConfigError
+from forewarn.errors import ActuationFailed, ActuatorBusy, ActuatorError, ConfigError
 from forewarn.span import format_span
 
 __all__ = ["EXIT_NEVER_BEGUN", "EXIT_RUN_AGAIN", "EXIT_STILL_RUNNING", "VARIABLES", "Exec", "Limits"]
@@ -68,7 +69,6 @@ class Limits:
         look_every: From one look at a running command to the next.
         output_size_bytes_max: How much of the end of its output is kept.
         runs_max: Runs that are remembered; beyond it the oldest that have ended are forgotten.
-        tries_max: Runs of the command for one maintenance, where it says that it may be run again.
     """
 
     deadline: timedelta = timedelta(hours=1)
@@ -76,7 +76,6 @@ class Limits:
     look_every: timedelta = timedelta(seconds=1)
     output_size_bytes_max: int = 64 << 10
     runs_max: int = 1000
-    tries_max: int = 20
 
 
 class Exec:
@@ -173,10 +172,12 @@ class Exec:
         outcome = run.outcome()
         if _is_success(outcome):
             return _completed(outcome)
-        is_again = outcome.status == EXIT_RUN_AGAIN and not (outcome.is_late or outcome.is_stopped)
-        if is_again and run.number() < self._limits.tries_max and not run.mark("told"):
-            return None
-        raise ActuationFailed(outcome.explain(self._command[0], self._limits.deadline.total_seconds()))
+        reason = outcome.explain(self._command[0], self._limits.deadline.total_seconds())
+        if outcome.status != EXIT_RUN_AGAIN or outcome.is_late or outcome.is_stopped:
+            raise ActuationFailed(reason)
+        if run.mark("told"):
+            raise ActuatorBusy(reason, tries=run.number())
+        return None  # the scheduler has been told, and asks again after its pause
 
     async def _unknown(self, maintenance: Maintenance, state: RunState, now: datetime) -> Progress | None:
         """Nobody here has seen it end."""

@@ -43,11 +43,14 @@ class Failure:
     Attributes:
         has_begun_nothing: It is sure that nothing was begun, so that it may be told to execute again.
         is_final: Nothing goes on any more, and to ask again is of no use.
+        tries: Least number of failed calls that this is the last of. An actuator that begins, does nothing and asks to
+            be called again has answered in between, which would set the count back.
     """
 
     reason: str
     has_begun_nothing: bool = False
     is_final: bool = False
+    tries: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +97,7 @@ def claim(draft: Draft, maintenance: Maintenance) -> None:
 
 
 def _after_failure(draft: Draft, maintenance: Maintenance, failure: Failure, retry: Retry) -> Maintenance:
-    attempts = maintenance.attempts + 1
+    attempts = max(maintenance.attempts + 1, failure.tries)
     if failure.has_begun_nothing:
         maintenance = replace(maintenance, begun_at=None)
     if failure.is_final or attempts >= retry.attempts_max:
