@@ -18,6 +18,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import structlog
 import uvicorn
 
 from forewarn.actuators import Actuator
@@ -35,7 +36,8 @@ from forewarn.core.approval import Approval, Approver
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
 from forewarn.dashboard import add_dashboard
-from forewarn.errors import ConfigError, ServerError
+from forewarn.engine import SAMPLE_FINGERPRINT
+from forewarn.errors import ConfigError, Conflict, InvalidRequest, ServerError
 from forewarn.hub import Hub
 from forewarn.listen import bound, is_loopback, parse_listen, url_of
 from forewarn.metrics import Fleet, Metrics
@@ -45,10 +47,12 @@ from forewarn.store import SqlStore
 from forewarn.store.contract import Store
 from forewarn.tracing import opened
 from forewarn.tracing.sights import Sights
-from forewarn.wire.inventory import fingerprint, parse_inventory
+from forewarn.wire.inventory import fingerprint, in_file, parse_inventory
 
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
+
+_log = structlog.get_logger("forewarn.app")
 
 __all__ = ["Service", "raise_descriptor_limit", "run_service", "serve"]
 
@@ -149,6 +153,7 @@ class Service:
             token_lifetime_max=settings.token_lifetime_max,
             token_names_max=settings.token_names_max,
             session_lifetime=settings.session_lifetime,
+            removals=settings.removals,
             notifier=self.backend.notifier,
             has_faults=settings.fault_injection,
             may_run_commands=settings.health_commands,
@@ -225,10 +230,33 @@ class Service:
         mark = await self.engine.read(lambda reader: reader.fingerprint())
         if self._inventory is not None:
             if mark != fingerprint(self._inventory):
-                inventory = parse_inventory(self._inventory)
-                await self.engine.apply_inventory(inventory, fingerprint(self._inventory), actor="operator:inventory")
+                await self._apply_file(self._inventory, is_first=mark is None)
         elif mark is None:
-            await self.engine.apply_inventory(_SAMPLE, "sample", actor="forewarn", is_first=True)
+            await self.engine.apply_inventory(_SAMPLE, SAMPLE_FINGERPRINT, actor="forewarn", is_first=True)
+
+    async def _apply_file(self, text: bytes, *, is_first: bool) -> None:
+        """Apply the inventory file; where it may not be, what was declared before stays, and the VMs are answered.
+
+        Raises:
+            ConfigError: It cannot be read as an inventory.
+        """
+        path = self.settings.inventory
+        try:
+            inventory = parse_inventory(text)
+        except InvalidRequest as error:
+            raise ConfigError(in_file(error, str(path)), setting="inventory") from error
+        actor, removals = "operator:inventory", self.context.removals
+        try:
+            await self.engine.apply_inventory(inventory, fingerprint(text), actor=actor, removals=removals)
+        except Conflict as error:
+            if is_first:
+                raise
+            _log.warning(
+                "the inventory file was not applied and the earlier inventory stays in force; see what it would change "
+                "with 'forewarn inventory diff', then apply it with 'forewarn inventory apply'",
+                file=str(path),
+                reason=error.message,
+            )
 
     def _check_callers(self) -> None:
         name = self.settings.any_caller_is

@@ -26,6 +26,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from forewarn.core.access import Role
 from forewarn.core.decision import Rules
+from forewarn.core.difference import RemovalLimit
 from forewarn.core.look import Vigilance
 from forewarn.errors import ConfigError
 from forewarn.listen import is_loopback_name
@@ -166,6 +167,19 @@ class Settings(BaseSettings):
     )
     state_dir: Path = Field(default_factory=default_state_dir, description="Folder for the operator token.")
     inventory: Path | None = Field(None, description="Inventory file to apply at the start, YAML or JSON.")
+    inventory_removals_max: int = Field(
+        10,
+        ge=0,
+        description="Hosts, scopes or VMs, each counted apart, that an inventory may remove without confirmation.",
+    )
+    inventory_removals_share_max: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Share of the hosts, scopes or VMs that an inventory may remove without confirmation, rounded up; "
+        "both limits apply. Below 1, the last one is never removed without confirmation.",
+    )
     metadata_listen: str = Field("127.0.0.1:8169", description="Address of the metadata endpoint; several with commas.")
     any_caller_is: str = Field(
         "",
@@ -509,6 +523,11 @@ class Settings(BaseSettings):
                 late_end_after=self.late_end_after,
             ),
         )
+
+    @property
+    def removals(self) -> RemovalLimit:
+        """How much an inventory may remove without confirmation."""
+        return RemovalLimit(count_max=self.inventory_removals_max, share_max=self.inventory_removals_share_max)
 
     @property
     def dialect(self) -> Dialect:

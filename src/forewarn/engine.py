@@ -13,12 +13,19 @@ from forewarn.core.access import Owned
 from forewarn.core.approval import Approval, Approver, approve
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Changes, Document, Draft, State
+from forewarn.core.difference import (
+    InventoryDifference,
+    RemovalLimit,
+    check_host_removals,
+    check_removals,
+    compare,
+)
 from forewarn.core.fault import Place
 from forewarn.core.inventory import HostDeclaration, Inventory, InventoryChange, apply_inventory, with_host
-from forewarn.core.model import Audience, EntryKind, Event, Maintenance, VirtualMachine
+from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Maintenance, VirtualMachine
 from forewarn.core.request import Request
 from forewarn.deadlines import DeadlineCommands
-from forewarn.errors import NotFound
+from forewarn.errors import Conflict, NotFound
 from forewarn.injection import FaultCommands
 from forewarn.retention import RetentionCommands
 from forewarn.rollouts import RolloutCommands
@@ -27,9 +34,14 @@ from forewarn.subscriptions import SubscriptionCommands
 from forewarn.tokens import TokenCommands
 from forewarn.tracing import Origin
 
-__all__ = ["Engine", "Rehearsed"]
+__all__ = ["SAMPLE_FINGERPRINT", "Engine", "Rehearsed"]
 
 T = TypeVar("T")
+
+SAMPLE_FINGERPRINT = "sample"
+"""Fingerprint of what the service declares for itself when nothing was ever declared."""
+
+_PAGE = 1000
 
 _APPROVALS_MAX = 500
 """Approvals in one transaction."""
@@ -218,8 +230,15 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             return await self._decide(load, decide, actor=wanted[0][1].actor)
 
     @traced
-    async def apply_inventory(
-        self, inventory: Inventory, fingerprint: str, *, actor: str, key: Key | None = None, is_first: bool = False
+    async def apply_inventory(  # noqa: PLR0913 - what may be said about it
+        self,
+        inventory: Inventory,
+        fingerprint: str,
+        *,
+        actor: str,
+        key: Key | None = None,
+        is_first: bool = False,
+        removals: RemovalLimit | None = None,
     ) -> InventoryChange:
         """Make the declared state exactly this; under a key, once: a repetition that comes late undoes nothing.
 
@@ -229,37 +248,89 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             actor: Who declares it.
             key: Of the request.
             is_first: Only if nothing was ever declared; or else nothing happens.
+            removals: How much it may remove; None: any number. What the service declared for itself at its first start
+                may always be replaced.
 
         Returns:
             How many VMs were added, changed, removed and left as they were.
 
         Raises:
+            TooManyRemovals: It removes more than `removals` allows.
             Conflict: A VM of an active maintenance would vanish or change its scope.
         """
+
+        def make(tx: Transaction, before: Inventory, _active: list[Maintenance]) -> Inventory | None:
+            mark = tx.fingerprint()
+            if is_first and mark is not None:
+                return None
+            if removals is not None and mark != SAMPLE_FINGERPRINT:
+                check_removals(before, inventory, removals)
+            return inventory
+
         return await self._declare(
-            lambda tx, _before, _active: None if is_first and tx.fingerprint() is not None else inventory,
+            make,
             fingerprint,
             actor=actor,
             key=key,
         )
 
     @traced
-    async def apply_host(self, declared: HostDeclaration, *, actor: str, key: Key | None = None) -> InventoryChange:
+    async def apply_host(
+        self,
+        declared: HostDeclaration,
+        *,
+        actor: str,
+        key: Key | None = None,
+        removals: RemovalLimit | None = None,
+    ) -> InventoryChange:
         """Take over what one host runs; the rest of what is declared stays.
+
+        Args:
+            declared: What the host says.
+            actor: Who declares it.
+            key: Of the request.
+            removals: How many of the host's VMs it may remove; None: any number.
 
         Returns:
             As `apply_inventory`, of all VMs.
 
         Raises:
+            TooManyRemovals: It removes more than `removals` allows.
             Conflict: As `apply_inventory`; or it contradicts what is declared of other hosts.
         """
+
+        def make(_tx: Transaction, before: Inventory, active: list[Maintenance]) -> Inventory:
+            after = with_host(before, declared, active)
+            if removals is not None:
+                check_host_removals(declared.host, before, after, removals)
+            return after
+
         return await self._declare(
-            lambda _tx, before, active: with_host(before, declared, active),
+            make,
             None,
             actor=actor,
             key=key,
             about=f"host {declared.host}",
         )
+
+    async def compare_inventory(
+        self, inventory: Inventory, removals: RemovalLimit | None
+    ) -> tuple[InventoryDifference, Conflict | None]:
+        """What `apply_inventory` would change now, and the error that it would raise; nothing is changed."""
+
+        def read(reader: Reader) -> tuple[InventoryDifference, Conflict | None]:
+            before = reader.inventory()
+            refusal: Conflict | None = None
+            merged, _ = apply_inventory(before, inventory, [])
+            try:
+                if removals is not None and reader.fingerprint() != SAMPLE_FINGERPRINT:
+                    check_removals(before, inventory, removals)
+                apply_inventory(before, inventory, _active(reader))
+            except Conflict as error:
+                refusal = error
+            return compare(before, merged), refusal
+
+        return await self.read(read)
 
     async def _declare(
         self,
@@ -424,3 +495,14 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             msg = f"maintenance {maintenance_id!r} does not exist any more"
             raise NotFound(msg, id=maintenance_id)
         return found[0]
+
+
+def _active(reader: Reader) -> list[Maintenance]:
+    found: list[Maintenance] = []
+    before: int | None = None
+    while True:
+        page = reader.maintenances(states=tuple(ACTIVE_STATES), before=before, limit=_PAGE)
+        found += page.items
+        if page.next is None:
+            return found
+        before = page.next

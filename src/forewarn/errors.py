@@ -11,6 +11,7 @@
       | + Conflict                  409  it exists, but is in a state that does not allow it
       | + BelowMinimumNotice        409  shorter notice than promised, and not forced
       | + QuietHoursConflict        409  every moment within its limits is in somebody's quiet hours, and not forced
+      | + TooManyRemovals           409  an inventory lacks much of what is there, and this was not confirmed
       | + IdempotencyMismatch       422  a key used again for another request
       | + LimitExceeded             429  a limit of the configuration was reached
       | + TooManyFailures           429  too many calls without a valid token from that address
@@ -67,6 +68,7 @@ __all__ = [
     "StoreCorrupt",
     "StoreUnavailable",
     "TooManyFailures",
+    "TooManyRemovals",
     "Unauthorized",
 ]
 
@@ -139,6 +141,12 @@ class QuietHoursConflict(Conflict):
     """Every moment within the limits of the notice is in somebody's quiet hours, and the request was not forced."""
 
     code = "quiet_hours"
+
+
+class TooManyRemovals(Conflict):
+    """An inventory lacks much of what is declared, and the caller did not confirm that it is to be removed."""
+
+    code = "too_many_removals"
 
 
 class IdempotencyMismatch(CallerError):

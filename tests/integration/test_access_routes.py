@@ -78,6 +78,7 @@ EXPECTED = {
     "POST /v1/subscriptions/{name}/deliveries/redeliver": "o",
     "GET /v1/inventory": "or",
     "PUT /v1/inventory": "o",
+    "POST /v1/inventory/diff": "or",
     "GET /v1/clock": "otr",
     "POST /v1/clock/advance": "o",
     "GET /v1/faults": "or",

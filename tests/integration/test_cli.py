@@ -447,7 +447,7 @@ def test_a_port_in_use_is_named(alone: Cli) -> None:
         (["--state-dir", "/dev/null/state"], "choose another folder with --state-dir"),
         (["--database-url", "sqlite:////dev/null/forewarn.db"], "choose another folder with --database-url"),
         (["--database-url", "sqlite:///text.db"], "is damaged or not Forewarn's"),
-        (["--inventory", "broken.yaml"], "inventory: line"),
+        (["--inventory", "broken.yaml"], "broken.yaml:2: "),
         (["--inventory", "wrong.yaml"], "vms[0] (a)"),
         (["--control-listen", "0.0.0.0:0"], "say --insecure"),
         (["--tls-key", "text.db", "--tls-certificate", "text.db"], "cannot use certificate text.db"),

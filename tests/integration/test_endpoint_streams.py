@@ -249,7 +249,7 @@ def test_after_a_change_of_the_inventory_a_kept_connection_is_answered_as_who_ca
                 for _ in range(2):
                     assert wire.ask(get()).json["Events"][0]["Resources"] == [vm.name]
             swapped = moved(vm_0="", vm_1=one.address)
-            assert operator.put("/v1/inventory", content=swapped).status_code == 200
+            assert operator.put("/v1/inventory?remove_missing=true", content=swapped).status_code == 200
             for _ in range(3):
                 assert kept.ask(get()).json["Events"][0]["Resources"] == [other.name]
                 assert left.ask(get()).status == 404
@@ -257,7 +257,7 @@ def test_after_a_change_of_the_inventory_a_kept_connection_is_answered_as_who_ca
                 silent.ask(get(None, path="/metadata/instance/compute/name?api-version=2021-02-01")).json == other.name
             )
             assert kept.ask(post(approval(event_id))).status == 200
-            assert operator.put("/v1/inventory", content=moved()).status_code == 200
+            assert operator.put("/v1/inventory?remove_missing=true", content=moved()).status_code == 200
             assert kept.ask(get()).json["Events"][0]["Resources"] == [one.name]
             assert left.ask(get()).json["Events"][0]["EventStatus"] == "Started"
         assert service.is_approved(event_id)
@@ -276,6 +276,6 @@ def test_a_body_that_was_on_its_way_when_the_inventory_changed_counts_for_who_ca
         with service.wire(vm) as wire:
             wire.send(request[:-5])
             assert eventually(lambda: any(c._inner is not None for c in service.connections()))
-            assert operator.put("/v1/inventory", content=moved()).status_code == 200
+            assert operator.put("/v1/inventory?remove_missing=true", content=moved()).status_code == 200
             assert wire.ask(request[-5:]).status == 200
         assert service.is_approved(event_id)

@@ -31,7 +31,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 @pytest.fixture(autouse=True)
 def _declared(api: httpx.Client) -> None:
-    api.put("/v1/inventory", json=INVENTORY).raise_for_status()
+    api.put("/v1/inventory?remove_missing=true", json=INVENTORY).raise_for_status()
 
 
 def vms(api: httpx.Client) -> dict[str, dict[str, Any]]:

@@ -44,7 +44,7 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service on virtual time, whose VMs have all asked once."""
     with running(tmp_path_factory.mktemp("policies"), clock="virtual") as service:
         with service.operator() as api:
-            applied = api.put("/v1/inventory", content=INVENTORY)
+            applied = api.put("/v1/inventory?remove_missing=true", content=INVENTORY)
             assert applied.status_code == 200, applied.text
         for address in ADDRESSES.values():
             with service.wire(address) as wire:
@@ -200,7 +200,7 @@ def test_an_operator_whom_a_policy_leaves_out_is_told_so_and_the_others_are_appr
     """X6."""
     declared = yaml.safe_load(INVENTORY)
     declared["scopes"][0]["policy"]["approvers"] = ["vm"]
-    api.put("/v1/inventory", json=declared)
+    api.put("/v1/inventory?remove_missing=true", json=declared)
     try:
         mine, other = (scheduled(api, name)["events"][0]["id"] for name in ("web-0", "night"))
         alone = api.post("/v1/events/approve", json={"event_ids": [mine]})
@@ -209,7 +209,7 @@ def test_an_operator_whom_a_policy_leaves_out_is_told_so_and_the_others_are_appr
         assert both.status_code == 207
         assert [item["outcome"] for item in both.json()["items"]] == ["refused", "approved", "unknown"]
     finally:
-        api.put("/v1/inventory", content=INVENTORY)
+        api.put("/v1/inventory?remove_missing=true", content=INVENTORY)
 
 
 def test_a_freeze_that_a_policy_approves_is_scheduled_first(tenants: Running, api: httpx.Client) -> None:
@@ -230,7 +230,7 @@ def test_quiet_hours_put_a_maintenance_off_and_can_be_forced(api: httpx.Client) 
     declared["vms"][2]["policy"] = {"quiet_hours": [{"from": "23:00", "to": "02:00", "timezone": "UTC"}]}
     for each in api.get("/v1/maintenance", params={"state": ["scheduled", "queued"]}).json()["items"]:
         api.post(f"/v1/maintenance/{each['id']}/cancel")
-    assert api.put("/v1/inventory", json=declared).status_code == 200
+    assert api.put("/v1/inventory?remove_missing=true", json=declared).status_code == 200
     try:
         body = {"hosts": ["host-2"], "type": "Reboot"}
         refusal = error(api.post("/v1/maintenance", json=body), 409, "quiet_hours")
@@ -240,7 +240,7 @@ def test_quiet_hours_put_a_maintenance_off_and_can_be_forced(api: httpx.Client) 
     finally:
         for each in api.get("/v1/maintenance", params={"state": "scheduled"}).json()["items"]:
             api.post(f"/v1/maintenance/{each['id']}/cancel")
-        api.put("/v1/inventory", content=INVENTORY)
+        api.put("/v1/inventory?remove_missing=true", content=INVENTORY)
 
 
 def test_the_second_user_operation_of_a_scope_is_refused(api: httpx.Client) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from forewarn.actuators import exec as actuator
 from forewarn.agent import steps
 from forewarn.agent.configuration import default_config_file, default_state_file
+from forewarn.cli.inventory import DIFFERS
 from forewarn.client.discovery import VARIABLE
 from forewarn.config import Settings
 from forewarn.core.model import EntryKind
@@ -24,8 +25,9 @@ ROOT = Path(__file__).parents[2]
 EXIT_STATUSES = (
     (0, "done"),
     (1, "failed: the service, the other side or a check said no; what and why stands on stderr"),
-    (2, "the command line cannot be understood"),
+    (2, "the command line cannot be understood, or `--yes` is missing where no one can be asked"),
     (3, "the service cannot be reached"),
+    (DIFFERS, "of `inventory diff`: applying the file would change something"),
     (130, "ended by Ctrl-C"),
     (141, "whoever read the output has gone"),
 )

@@ -129,7 +129,14 @@ class Connection:
         return found
 
     def change(
-        self, method: str, path: str, body: object = None, *, is_repeatable: bool = True, also: tuple[int, ...] = ()
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        is_repeatable: bool = True,
+        also: tuple[int, ...] = (),
+        **params: object,
     ) -> Any:  # noqa: ANN401 - JSON
         """Change something, once: a 503 is followed by another try under the same `Idempotency-Key`.
 
@@ -139,9 +146,12 @@ class Connection:
             body: JSON-able, or bytes to send as they are; None for none.
             is_repeatable: False where the service does not look at the key.
             also: Statuses that are errors elsewhere, but an answer here.
+            params: Query parameters.
         """
         headers = {"idempotency-key": str(uuid.uuid4())}
-        return self._call(method, path, body=body, headers=headers, is_repeatable=is_repeatable, also=also)
+        return self._call(
+            method, path, params=params, body=body, headers=headers, is_repeatable=is_repeatable, also=also
+        )
 
     def _call(
         self,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +16,15 @@ from forewarn.cli.connection import Connection
 from forewarn.cli.inventory_libvirt import add_follow_libvirt, add_from_libvirt
 from forewarn.cli.output import Output
 from forewarn.core.policy import ALL_APPROVERS
-from forewarn.errors import ConfigError
+from forewarn.errors import ConfigError, InvalidRequest
 
-__all__ = ["add_inventory", "without_defaults"]
+__all__ = ["DIFFERS", "add_inventory", "without_defaults"]
+
+DIFFERS = 4
+"""Exit status of `inventory diff` where something would change."""
+
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; - for standard input.")]
+_NOUNS = {"hosts": "host", "scopes": "scope", "vms": "vm"}
 
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 
@@ -26,22 +35,8 @@ def add_inventory(app: typer.Typer) -> None:
     add_from_libvirt(noun)
     add_follow_libvirt(noun)
 
-    @command(
-        noun, "apply", "forewarn inventory apply inventory.yaml", "generate-inventory | forewarn inventory apply -"
-    )
-    def apply(
-        file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; - for standard input.")],
-        connection: Connection,
-        output: Output,
-    ) -> None:
-        """Make the declared state exactly this file.
-
-        What is no longer in the file is removed. Either all of it is applied or nothing.
-        """
-        change = connection.change("PUT", "/v1/inventory", _read(file))
-        if not output.show(change):
-            counts = [f"{change[what]} {what}" for what in ("added", "changed", "removed", "unchanged")]
-            output.line(f"inventory applied: {', '.join(counts)}")
+    _add_apply(noun)
+    _add_diff(noun)
 
     @command(noun, "show", "forewarn inventory show", "forewarn inventory show > inventory.yaml")
     def show(connection: Connection, output: Output) -> None:
@@ -52,6 +47,94 @@ def add_inventory(app: typer.Typer) -> None:
 
             text: str = yaml.safe_dump(without_defaults(declared), sort_keys=False, allow_unicode=True, width=120)
             sys.stdout.write(text)
+
+
+def _add_apply(noun: typer.Typer) -> None:
+    @command(
+        noun,
+        "apply",
+        "forewarn inventory apply inventory.yaml",
+        "forewarn inventory apply inventory.yaml --remove-missing",
+        "generate-inventory | forewarn inventory apply -",
+    )
+    def apply(
+        file: _File,
+        connection: Connection,
+        output: Output,
+        remove_missing: Annotated[
+            bool, typer.Option("--remove-missing", help="Remove what the file lacks, however much it is.")
+        ] = False,
+    ) -> None:
+        """Make the declared state exactly this file.
+
+        What is no longer in the file is removed. If that is much of what is there, the file is refused: it may have
+        been cut short. See what it changes with 'forewarn inventory diff', then pass --remove-missing. A VM under
+        maintenance is never removed. Either all of the file is applied or nothing.
+        """
+        flag = True if remove_missing else None
+        with _naming(file):
+            change = connection.change("PUT", "/v1/inventory", _read(file), remove_missing=flag)
+        if not output.show(change):
+            counts = [f"{change[what]} {what}" for what in ("added", "changed", "removed", "unchanged")]
+            output.line(f"inventory applied: {', '.join(counts)}")
+
+
+def _add_diff(noun: typer.Typer) -> None:
+    @command(
+        noun,
+        "diff",
+        "forewarn inventory diff inventory.yaml",
+        "generate-inventory | forewarn inventory diff - --json",
+    )
+    def diff(file: _File, connection: Connection, output: Output) -> None:
+        """Show what applying a file would change, and change nothing.
+
+        The exit status is 0 if nothing would change and 4 if something would.
+        """
+        with _naming(file):
+            found = connection.change("POST", "/v1/inventory/diff", _read(file), is_repeatable=False)
+        if not output.show(found):
+            _print_difference(output, found)
+        if any(found[noun][what] for noun in _NOUNS for what in ("added", "changed", "removed")):
+            raise typer.Exit(DIFFERS)
+
+
+def _print_difference(output: Output, found: dict[str, Any]) -> None:
+    for noun, word in _NOUNS.items():
+        kind = found[noun]
+        for name in kind["added"]:
+            output.line(f"+ {word} {name}")
+        for change in kind["changed"]:
+            said = [f"{f['field']} {_value(f['before'])} -> {_value(f['after'])}" for f in change["fields"]]
+            output.line(f"~ {word} {change['name']}: {', '.join(said)}")
+        for name in kind["removed"]:
+            output.line(f"- {word} {name}")
+    counts = [
+        f"{noun}: {', '.join(parts)}"
+        for noun in _NOUNS
+        if (parts := [f"{len(found[noun][w])} {w}" for w in ("added", "changed", "removed") if found[noun][w]])
+    ]
+    output.line("; ".join(counts) or "nothing would change")
+    if found["refusal"] is not None:
+        output.notice(f"it would be refused: {found['refusal']}")
+
+
+def _value(value: Any) -> str:  # noqa: ANN401 - JSON
+    return "none" if value in _NOTHING else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Faults in the file name it."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if not error.message.startswith("inventory: "):
+            raise
+        from forewarn.wire.inventory import in_file
+
+        name = "standard input" if str(file) == "-" else str(file)
+        raise InvalidRequest(in_file(error, name), **error.details) from error
 
 
 def without_defaults(value: Any) -> Any:  # noqa: ANN401 - JSON

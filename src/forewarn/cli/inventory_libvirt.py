@@ -89,11 +89,19 @@ def add_follow_libvirt(noun: typer.Typer) -> None:
                 help="What the host is called. (default: its own name)",
             ),
         ] = "",
+        remove_missing: Annotated[
+            bool,
+            typer.Option(
+                "--remove-missing", help="In the first declaration, remove the VMs that are missing, however many."
+            ),
+        ] = False,
     ) -> None:
         """Declare what a libvirt runs whenever that changes, until Ctrl-C.
 
         One for each host. A VM that moves is declared where it arrived; one that is undefined is removed, but not while
-        a maintenance holds it. What libvirt does not know of a VM keeps its declared value.
+        a maintenance holds it. What libvirt does not know of a VM keeps its declared value. If many VMs are missing at
+        once, the declaration is refused and tried again: most often they have moved, and their new host declares them
+        soon. If they are gone for good, run this once with --remove-missing.
         """
         with server_extra():
             from forewarn.actuators.libvirt_follow import keep_declared
@@ -102,9 +110,14 @@ def add_follow_libvirt(noun: typer.Typer) -> None:
 
         configure_logging()
 
+        confirmed = [True] if remove_missing else []
+
         async def declare(name: str, said: HostVmsIn) -> None:
             body = said.model_dump(mode="json", exclude_unset=True)
-            change = await asyncio.to_thread(connection.change, "PUT", f"/v1/hosts/{segment(name)}/vms", body)
+            flag = confirmed[0] if confirmed else None
+            path = f"/v1/hosts/{segment(name)}/vms"
+            change = await asyncio.to_thread(connection.change, "PUT", path, body, remove_missing=flag)
+            confirmed.clear()
             counts = [f"{change[what]} {what}" for what in ("added", "changed", "removed") if change[what]]
             if output.is_json:
                 output.json_line({"host": name, **change})

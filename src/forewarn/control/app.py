@@ -66,6 +66,7 @@ _ROUTERS = (
     login,
     health,
 )
+_INVENTORIES = frozenset({"/v1/inventory", "/v1/inventory/diff"})
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorOut, "description": HTTPStatus(status).phrase}
     for status in (400, 401, 403, 404, 409, 413, 422, 429, 500, 503)
@@ -163,7 +164,7 @@ class _BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        is_inventory = scope["path"] == "/v1/inventory"
+        is_inventory = scope["path"] in _INVENTORIES
         limit = self._context.inventory_size_bytes_max if is_inventory else self._context.body_size_bytes_max
         received_bytes = 0
         body: list[Message] = []

@@ -20,6 +20,7 @@ from forewarn.control.broadcast import EntryBroadcast
 from forewarn.control.refusal import RefusalLog
 from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.decision import Changes
+from forewarn.core.difference import RemovalLimit
 from forewarn.core.model import Event, Maintenance
 from forewarn.engine import Engine
 from forewarn.errors import InvalidRequest, NotFound
@@ -67,6 +68,7 @@ class Context:
         token_lifetime, token_lifetime_max: Of a token of a person: unless it is said, and at most.
         token_names_max: Scopes and VMs of a token.
         session_lifetime: Of a log-in to the dashboard.
+        removals: How much an inventory may remove without confirmation.
         is_stopping: Set when the service stops; streams end.
         changed: Set, and replaced, at each change of the ledger: a hint for streams.
         entries: New ledger entries, read once for all streams.
@@ -88,6 +90,7 @@ class Context:
     token_lifetime_max: timedelta = timedelta(days=366)
     token_names_max: int = 1000
     session_lifetime: timedelta = timedelta(hours=12)
+    removals: RemovalLimit = field(default_factory=RemovalLimit)
     has_faults: bool = False
     may_run_commands: bool = False
     body_size_bytes_max: int = 1 << 20

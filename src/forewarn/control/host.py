@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from forewarn.control.context import Actor, ContextOf, IdempotencyKey, show_all
+from forewarn.control.inventory import RemoveMissing
 from forewarn.core.request import Request
 from forewarn.store.contract import Reader
 from forewarn.wire.control import FailureIn, HostOut, InventoryOut, MaintenanceOut, PageOut, PredictionIn
@@ -38,15 +39,24 @@ async def list_hosts(
 
 
 @router.put("/{name}/vms")
-async def declare(
-    context: ContextOf, actor: Actor, key: IdempotencyKey, name: HostName, body: HostVmsIn
+async def declare(  # noqa: PLR0913 - what FastAPI hands over
+    context: ContextOf,
+    actor: Actor,
+    key: IdempotencyKey,
+    name: HostName,
+    body: HostVmsIn,
+    *,
+    remove_missing: RemoveMissing = False,
 ) -> InventoryOut:
     """Declare everything that this host runs; what other hosts run stays as it is.
 
     A VM that moved here is here from now on. A VM that is no longer among them is removed, but not while a maintenance
-    holds it.
+    holds it. More than `inventory_removals_max` or `inventory_removals_share_max` of the host's VMs are removed only
+    with `remove_missing`.
     """
-    return InventoryOut.of(await context.engine.apply_host(to_host_declaration(name, body), actor=actor, key=key))
+    declared = to_host_declaration(name, body)
+    removals = None if remove_missing else context.removals
+    return InventoryOut.of(await context.engine.apply_host(declared, actor=actor, key=key, removals=removals))
 
 
 @router.post("/{name}/fail", status_code=201)

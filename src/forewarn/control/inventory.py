@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 
 from forewarn.control.context import Actor, ContextOf, IdempotencyKey
 from forewarn.wire.control import InventoryOut
-from forewarn.wire.inventory import InventoryIn, fingerprint, parse_inventory, show_inventory
+from forewarn.wire.inventory import (
+    InventoryDifferenceOut,
+    InventoryIn,
+    fingerprint,
+    parse_inventory,
+    show_difference,
+    show_inventory,
+)
 
-__all__ = ["router"]
+__all__ = ["RemoveMissing", "router"]
 
 router = APIRouter(prefix="/v1/inventory", tags=["inventory"])
+
+RemoveMissing = Annotated[
+    bool, Query(description="Remove what is missing, however much it is; VMs under maintenance aside.")
+]
 
 _SCHEMA = InventoryIn.model_json_schema(ref_template="#/components/schemas/{model}")
 _FILE: dict[str, Any] = {
@@ -27,11 +38,26 @@ _FILE: dict[str, Any] = {
 
 
 @router.put("", openapi_extra=_FILE)
-async def apply(context: ContextOf, actor: Actor, key: IdempotencyKey, request: Request) -> InventoryOut:
-    """Make the declared state exactly this file, YAML or JSON."""
+async def apply(
+    context: ContextOf, actor: Actor, key: IdempotencyKey, request: Request, *, remove_missing: RemoveMissing = False
+) -> InventoryOut:
+    """Make the declared state exactly this file, YAML or JSON.
+
+    A file that removes more than `inventory_removals_max` or `inventory_removals_share_max` allows is refused with
+    `too_many_removals`, unless `remove_missing` is true. A VM of an active maintenance is never removed.
+    """
     text = await request.body()
-    change = await context.engine.apply_inventory(parse_inventory(text), fingerprint(text), actor=actor, key=key)
+    removals = None if remove_missing else context.removals
+    inventory = parse_inventory(text)
+    change = await context.engine.apply_inventory(inventory, fingerprint(text), actor=actor, key=key, removals=removals)
     return InventoryOut.of(change)
+
+
+@router.post("/diff", openapi_extra=_FILE)
+async def diff(context: ContextOf, _actor: Actor, request: Request) -> InventoryDifferenceOut:
+    """What applying this file would change, and whether it would be refused; nothing is changed."""
+    inventory = parse_inventory(await request.body())
+    return show_difference(*await context.engine.compare_inventory(inventory, context.removals))
 
 
 @router.get("")

@@ -126,7 +126,7 @@ def apply_inventory(
     """Replace what is declared.
 
     A VM keeps the delete notification that it was last brought to (R91); a new one gets its scope's. A VM that was
-    preempted or deleted runs again when it is still declared.
+    preempted or deleted runs again when it is still declared. A host that has failed stays failed.
 
     Args:
         current: What was declared before.
@@ -154,7 +154,9 @@ def apply_inventory(
         removed=len(before) - len(kept),
         unchanged=len(kept) - changed,
     )
-    return Inventory(hosts=declared.hosts, scopes=declared.scopes, vms=tuple(vms.values())), change
+    hosts_before = {host.name: host for host in current.hosts}
+    hosts = tuple(hosts_before.get(host.name, host) for host in declared.hosts)
+    return Inventory(hosts=hosts, scopes=declared.scopes, vms=tuple(vms.values())), change
 
 
 def _with_profile(vm: VirtualMachine, before: VirtualMachine | None, scopes: dict[str, Scope]) -> VirtualMachine:

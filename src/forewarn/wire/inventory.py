@@ -9,6 +9,7 @@ import hashlib
 import ipaddress
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -22,12 +23,14 @@ from forewarn.core.causes import (
     TERMINATE_NOTICE_MAX,
     TERMINATE_NOTICE_MIN,
 )
+from forewarn.core.difference import Difference, InventoryDifference
 from forewarn.core.inventory import HostDeclaration, Inventory
 from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, VirtualMachine
 from forewarn.core.policy import ALL_APPROVERS
 from forewarn.core.tenancy import policy_of_scope
-from forewarn.errors import InvalidRequest
+from forewarn.errors import Conflict, InvalidRequest
 from forewarn.wire.policy import PolicyIn, show_policy, to_policy
+from forewarn.wire.yaml_place import line_of
 
 try:
     from yaml import CSafeLoader as _SafeLoader
@@ -37,17 +40,21 @@ except ImportError:  # pragma: no cover - PyYAML without libyaml, as on some pla
 __all__ = [
     "HostIn",
     "HostVmsIn",
+    "InventoryDifferenceOut",
     "InventoryIn",
     "ScopeIn",
     "VmIn",
     "fingerprint",
+    "in_file",
     "parse_inventory",
+    "show_difference",
     "show_inventory",
     "to_host_declaration",
     "to_inventory",
 ]
 
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_BROADCAST = ipaddress.IPv4Address("255.255.255.255")
 _ISO_MINUTES = re.compile(r"PT(\d{1,3})M")
 
 
@@ -68,12 +75,16 @@ class _Loader(_SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _RepeatedKey(ValueError):
+    """A key stands twice in one object of JSON."""
+
+
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         msg = f"{next(n for n in names if names.count(n) > 1)!r} stands twice in one object"
-        raise ValueError(msg)
+        raise _RepeatedKey(msg)
     return content
 
 
@@ -94,6 +105,19 @@ def _address(value: object) -> str:
             raise ValueError(msg)
         return str(address.ipv4_mapped or address)
     return str(address)
+
+
+def _address_of_vm(value: object) -> str:
+    """An address that a VM can call from."""
+    said = _address(value)
+    address = ipaddress.ip_address(said)
+    if address.is_unspecified or address.is_multicast or address == _BROADCAST:
+        kind = (
+            "the unspecified" if address.is_unspecified else "a multicast" if address.is_multicast else "the broadcast"
+        )
+        msg = f"{said!r} is {kind} address, from which no VM calls"
+        raise ValueError(msg)
+    return said
 
 
 def _timeout(value: object) -> timedelta:
@@ -162,7 +186,7 @@ class VmIn(_Strict):
     scope: Name | None = None
     fault_domain: Annotated[int, Field(ge=0, le=1000)] = 0
     update_domain: Annotated[int, Field(ge=0, le=1000)] = 0
-    addresses: Annotated[list[Annotated[str, BeforeValidator(_address)]], Field(max_length=64)] = []
+    addresses: Annotated[list[Annotated[str, BeforeValidator(_address_of_vm)]], Field(max_length=64)] = []
     vm_id: Text = ""
     size: Text = ""
     location: Text = ""
@@ -194,6 +218,38 @@ class HostVmsIn(_Strict):
     )
 
 
+class FieldDifferenceOut(BaseModel):
+    """One field of a host, scope or VM, before and after."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+class ChangedOut(BaseModel):
+    """A host, scope or VM that would change."""
+
+    name: str
+    fields: list[FieldDifferenceOut]
+
+
+class DifferenceOut(BaseModel):
+    """Hosts, scopes or VMs that would be added, changed or removed."""
+
+    added: list[str]
+    changed: list[ChangedOut]
+    removed: list[str]
+
+
+class InventoryDifferenceOut(BaseModel):
+    """What applying an inventory would change."""
+
+    hosts: DifferenceOut
+    scopes: DifferenceOut
+    vms: DifferenceOut
+    refusal: str | None = Field(description="Why it would be refused without `remove_missing`; null: it would not.")
+
+
 def fingerprint(text: bytes) -> str:
     """Of the file as it is; an unchanged file need not be applied again."""
     return hashlib.sha256(text).hexdigest()
@@ -203,41 +259,84 @@ def parse_inventory(text: bytes) -> Inventory:
     """Read an inventory file.
 
     Raises:
-        InvalidRequest: It is malformed, or contradicts itself; the message says where.
+        InvalidRequest: It is malformed, or contradicts itself. The message says where; ``details["line"]`` counts from
+            1, ``details["path"]`` are the keys and indexes that lead there.
     """
-    try:
-        content: Any = (
-            json.loads(text, object_pairs_hook=_without_repeats)
-            if text.lstrip()[:1] == b"{"
-            else yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
-        )
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-        msg = f"inventory: {where}{error.problem or 'not YAML'}"
-        raise InvalidRequest(msg) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        msg = f"inventory: neither YAML nor JSON in UTF-8: {' '.join(str(error).split())}"
-        raise InvalidRequest(msg) from error
+    content = _load(text)
     if not isinstance(content, dict):
         msg = "inventory: expected a mapping with hosts, scopes and vms"
         raise InvalidRequest(msg)
     try:
+        return to_inventory(_declared(content))
+    except InvalidRequest as error:
+        path = error.details.get("path", [])
+        raise _at_line(error, line_of(text, path) if path else None) from error
+
+
+def _declared(content: dict[Any, Any]) -> InventoryIn:
+    try:
         declared = InventoryIn.model_validate(content)
     except ValidationError as error:
-        raise InvalidRequest(_first_fault(error, content)) from error
+        path = list(error.errors(include_url=False, include_input=False, include_context=False)[0]["loc"])
+        raise InvalidRequest(_first_fault(error, content), path=path) from error
     _check_approvers(declared)
-    return to_inventory(declared)
+    return declared
+
+
+def _load(text: bytes) -> Any:  # noqa: ANN401 - whatever YAML or JSON holds
+    try:
+        if text.lstrip()[:1] != b"{":
+            return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+        return _load_json(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        words = error.problem or "not YAML"
+        if mark is None:
+            msg = f"inventory: {words}"
+            raise InvalidRequest(msg) from error
+        msg = f"inventory: line {mark.line + 1}, column {mark.column + 1}: {words}"
+        raise InvalidRequest(msg, line=mark.line + 1, column=mark.column + 1) from error
+    except json.JSONDecodeError as error:
+        msg = f"inventory: line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
+        raise InvalidRequest(msg, line=error.lineno, column=error.colno) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        msg = f"inventory: neither YAML nor JSON in UTF-8: {' '.join(str(error).split())}"
+        raise InvalidRequest(msg) from error
+
+
+def _load_json(text: bytes) -> Any:  # noqa: ANN401 - whatever JSON holds
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeats)
+    except _RepeatedKey:
+        yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader; it refuses the same, and knows where
+        raise
+
+
+def _at_line(error: InvalidRequest, line: int | None) -> InvalidRequest:
+    if line is None:
+        return error
+    words = error.message.removeprefix("inventory: ")
+    return InvalidRequest(f"inventory: line {line}: {words}", **error.details, line=line)
+
+
+def in_file(error: InvalidRequest, file: str) -> str:
+    """The message of a fault in an inventory with the file's name in front, as ``FILE:LINE: what is wrong``."""
+    words = error.message.removeprefix("inventory: ")
+    line, column = error.details.get("line"), error.details.get("column")
+    if not isinstance(line, int):
+        return f"{file}: {words}"
+    place = f"line {line}, column {column}: " if isinstance(column, int) else f"line {line}: "
+    return f"{file}:{line}: {words.removeprefix(place)}"
 
 
 def _check_approvers(declared: InventoryIn) -> None:
     """Refuse a policy that leaves approvals to a VM which never sees them. Of one host alone this cannot be said."""
     members = {(vm.scope, f"vm:{vm.name}") for vm in declared.vms}
-    for scope in declared.scopes:
+    for index, scope in enumerate(declared.scopes):
         for approver in scope.policy.approvers if scope.policy is not None else ():
             if approver not in ALL_APPROVERS and (scope.name, approver) not in members:
                 msg = f"inventory: scope {scope.name}: approver {approver} is no VM of this scope"
-                raise InvalidRequest(msg)
+                raise InvalidRequest(msg, path=["scopes", index, "policy", "approvers"])
 
 
 def _first_fault(error: ValidationError, content: dict[Any, Any]) -> str:
@@ -266,17 +365,29 @@ def to_inventory(declared: InventoryIn) -> Inventory:
     Raises:
         InvalidRequest: A name or address stands twice, a name is not declared, or a profile is not allowed (R91, R93).
     """
-    for word, names in (
-        ("host", [h.name for h in declared.hosts]),
-        ("scope", [s.name for s in declared.scopes]),
-        ("vm", [v.name for v in declared.vms]),
+    for noun, names in (
+        ("hosts", [h.name for h in declared.hosts]),
+        ("scopes", [s.name for s in declared.scopes]),
+        ("vms", [v.name for v in declared.vms]),
     ):
-        _refuse_repeated(f"{word} name", names)
-    _refuse_repeated("address", [address for vm in declared.vms for address in vm.addresses])
+        _refuse_repeated(noun, names)
+    _refuse_repeated_addresses(declared.vms)
     hosts = {h.name for h in declared.hosts}
-    scopes = {s.name: _to_scope(s) for s in declared.scopes}
-    vms = tuple(_to_vm(vm, hosts, scopes) for vm in declared.vms)
-    return Inventory(hosts=tuple(Host(name=h.name) for h in declared.hosts), scopes=tuple(scopes.values()), vms=vms)
+    scopes: dict[str, Scope] = {}
+    vms: list[VirtualMachine] = []
+    path: list[str | int] = []
+    try:
+        for index, scope in enumerate(declared.scopes):
+            path = ["scopes", index]
+            scopes[scope.name] = _to_scope(scope)
+        for index, vm in enumerate(declared.vms):
+            path = ["vms", index]
+            vms.append(_to_vm(vm, hosts, scopes))
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, path=path) from error
+    return Inventory(
+        hosts=tuple(Host(name=h.name) for h in declared.hosts), scopes=tuple(scopes.values()), vms=tuple(vms)
+    )
 
 
 def to_host_declaration(host: str, said: HostVmsIn) -> HostDeclaration:
@@ -303,13 +414,23 @@ def to_host_declaration(host: str, said: HostVmsIn) -> HostDeclaration:
     )
 
 
-def _refuse_repeated(word: str, names: list[str]) -> None:
+def _refuse_repeated(noun: str, names: list[str]) -> None:
     seen: set[str] = set()
-    for name in names:
+    for index, name in enumerate(names):
         if name in seen:
-            msg = f"inventory: {word} {name!r} stands twice"
-            raise InvalidRequest(msg)
+            msg = f"inventory: {noun.removesuffix('s')} name {name!r} stands twice"
+            raise InvalidRequest(msg, path=[noun, index, "name"])
         seen.add(name)
+
+
+def _refuse_repeated_addresses(vms: list[VmIn]) -> None:
+    seen: set[str] = set()
+    for index, vm in enumerate(vms):
+        for number, address in enumerate(vm.addresses):
+            if address in seen:
+                msg = f"inventory: address {address!r} stands twice"
+                raise InvalidRequest(msg, path=["vms", index, "addresses", number])
+            seen.add(address)
 
 
 def _to_scope(scope: ScopeIn) -> Scope:
@@ -372,6 +493,36 @@ def show_inventory(inventory: Inventory) -> InventoryIn:
         scopes=[_show_scope(scope) for scope in inventory.scopes],
         vms=[_show_vm(vm) for vm in inventory.vms],
     )
+
+
+def show_difference(difference: InventoryDifference, refusal: Conflict | None) -> InventoryDifferenceOut:
+    """What applying an inventory would change, with values in the form of the file."""
+    return InventoryDifferenceOut(
+        hosts=_show_kind(difference.hosts, lambda host: HostIn(name=host.name)),
+        scopes=_show_kind(difference.scopes, _show_scope),
+        vms=_show_kind(difference.vms, _show_vm),
+        refusal=None if refusal is None else refusal.message,
+    )
+
+
+def _show_kind(difference: Difference, show: Callable[[Any], BaseModel]) -> DifferenceOut:
+    changed = []
+    for name, change in difference.changed.items():
+        before, after = (show(each).model_dump(mode="json") for each in (change.before, change.after))
+        was = [
+            FieldDifferenceOut(
+                field=field,
+                before=before[field] if field in before else _plain(getattr(change.before, field)),
+                after=after[field] if field in after else _plain(getattr(change.after, field)),
+            )
+            for field in change.fields
+        ]
+        changed.append(ChangedOut(name=name, fields=was))
+    return DifferenceOut(added=list(difference.added), changed=changed, removed=list(difference.removed))
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
+    return _show_profile(value).model_dump(mode="json") if isinstance(value, NotificationProfile) else str(value)
 
 
 def _show_scope(scope: Scope) -> ScopeIn:

@@ -1,0 +1,155 @@
+"""What one inventory has that another lacks, and how much may be removed without asking."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Host, PowerState, Scope, VirtualMachine
+from forewarn.errors import TooManyRemovals
+
+__all__ = [
+    "Changed",
+    "Difference",
+    "InventoryDifference",
+    "RemovalLimit",
+    "check_host_removals",
+    "check_removals",
+    "compare",
+]
+
+T = TypeVar("T", Host, Scope, VirtualMachine)
+
+_NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """One object before and after, and the fields that differ."""
+
+    before: Any
+    after: Any
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Names of the hosts, scopes or VMs that were added and removed, and what changed in the others."""
+
+    added: tuple[str, ...] = ()
+    changed: Mapping[str, Changed]
+    removed: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.added or self.changed or self.removed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryDifference:
+    """What differs between two inventories."""
+
+    hosts: Difference
+    scopes: Difference
+    vms: Difference
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing differs."""
+        return self.hosts.is_empty and self.scopes.is_empty and self.vms.is_empty
+
+
+def compare(before: Inventory, after: Inventory) -> InventoryDifference:
+    """Return what `after` adds to `before`, changes in it and removes from it."""
+    return InventoryDifference(
+        hosts=_differ(before.hosts, after.hosts),
+        scopes=_differ(before.scopes, after.scopes),
+        vms=_differ(before.vms, after.vms),
+    )
+
+
+def _differ(before: Iterable[T], after: Iterable[T]) -> Difference:
+    old = {each.name: each for each in before}
+    new = {each.name: each for each in after}
+    changed = {}
+    for name, now in new.items():
+        was = old.get(name)
+        if was is not None and was != now:
+            names = tuple(field.name for field in fields(now) if getattr(was, field.name) != getattr(now, field.name))
+            changed[name] = Changed(before=was, after=now, fields=names)
+    return Difference(
+        added=tuple(sorted(new.keys() - old.keys())),
+        changed=changed,
+        removed=tuple(sorted(old.keys() - new.keys())),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovalLimit:
+    """How many hosts, scopes and VMs a declaration may remove without saying so; each kind is counted apart.
+
+    Both limits hold: the share protects a small fleet, the number a large one.
+
+    Attributes:
+        count_max: Most that may be removed.
+        share_max: Share of those that are there that may be removed, 0 to 1; rounded up, so that one of five may go.
+            Below 1, the last one is never removed without saying so.
+    """
+
+    count_max: int = 10
+    share_max: float = 0.1
+
+    def allowed(self, total: int) -> int:
+        """How many of that many may be removed."""
+        return min(self.count_max, math.ceil(round(self.share_max * total, 9)))
+
+
+def check_removals(before: Inventory, after: Inventory, limit: RemovalLimit) -> None:
+    """See that a declaration does not remove more than is likely to be meant.
+
+    VMs that were deleted on purpose do not count: they are expected to leave the inventory.
+
+    Raises:
+        TooManyRemovals: It does; with counts and some of the names.
+    """
+    for word, old, new in (
+        ("VMs", [vm.name for vm in before.vms if vm.power_state is not PowerState.DELETED], _names(after.vms)),
+        ("hosts", _names(before.hosts), _names(after.hosts)),
+        ("scopes", _names(before.scopes), _names(after.scopes)),
+    ):
+        _check_kind(word, old, set(new), limit)
+
+
+def check_host_removals(host: str, before: Inventory, after: Inventory, limit: RemovalLimit) -> None:
+    """See that a host does not drop more of its VMs than is likely to be meant; the last of one may go.
+
+    Raises:
+        TooManyRemovals: It does.
+    """
+    kept = set(_names(after.vms))
+    old = [vm.name for vm in before.vms if vm.host == host and vm.power_state is not PowerState.DELETED]
+    if len(old) > 1:
+        _check_kind(f"VMs of host {host}", old, kept, limit)
+
+
+def _names(items: Iterable[T]) -> list[str]:
+    return [each.name for each in items]
+
+
+def _check_kind(word: str, before: Collection[str], after: set[str], limit: RemovalLimit) -> None:
+    removed = sorted(name for name in before if name not in after)
+    is_emptied = len(removed) == len(before) and limit.share_max < 1
+    if not removed or (len(removed) <= limit.allowed(len(before)) and not is_emptied):
+        return
+    names = ", ".join(removed[:_NAMES_SHOWN])
+    more = f" and {len(removed) - _NAMES_SHOWN} more" if len(removed) > _NAMES_SHOWN else ""
+    msg = (
+        f"this inventory removes {len(removed)} of {len(before)} {word} ({names}{more}); without confirmation at most "
+        f"{0 if is_emptied and len(before) == 1 else limit.allowed(len(before))} may be removed: to remove them, pass "
+        "--remove-missing (in the API remove_missing=true)"
+    )
+    raise TooManyRemovals(msg, removed=len(removed), of=len(before), kind=word, names=removed[:100])
