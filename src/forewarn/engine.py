@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
 from forewarn.commit import Gathered, Key, Truth, inline, recall, traced
-from forewarn.core import ending, moving, planning, service, settlement
+from forewarn.core import ending, host_failure, moving, planning, service, settlement
 from forewarn.core.access import Owned
 from forewarn.core.approval import Approval, Approver, approve
 from forewarn.core.causes import CAUSES
@@ -22,7 +22,7 @@ from forewarn.core.difference import (
 )
 from forewarn.core.fault import Place
 from forewarn.core.inventory import HostDeclaration, Inventory, InventoryChange, apply_inventory, with_host
-from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Maintenance, VirtualMachine
+from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host, Maintenance, VirtualMachine
 from forewarn.core.request import Request
 from forewarn.deadlines import DeadlineCommands
 from forewarn.errors import Conflict, NotFound
@@ -331,6 +331,15 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             return compare(before, merged), refusal
 
         return await self.read(read)
+
+    @traced
+    async def recover_host(self, name: str, *, actor: str, reason: str | None = None) -> Host:
+        """Say that a failed host works again; see `host_failure.recover` for what it raises."""
+
+        def load(tx: Transaction) -> State:
+            return State(hosts=tx.hosts([name]))
+
+        return await self._decide(load, lambda draft: host_failure.recover(draft, name, reason), actor=actor)
 
     async def _declare(
         self,

@@ -303,7 +303,13 @@ def test_cancel_start_complete_and_approve_do_what_they_say(service: Running, br
     refused = browser.send_form(f"/maintenance/{started['id']}/start", reason=" ")
     assert refused.status_code == 400
     assert "say why" in text_of(refused)
-    assert "now or never" in text_of(browser.send_form(f"/maintenance/{started['id']}/start", reason="now or never"))
+    asked = browser.send_form(f"/maintenance/{started['id']}/start", reason="now or never")
+    assert "starts at once, without waiting for approvals" in text_of(asked)
+    assert 'name="reason" value="now or never"' in asked.text
+    with service.operator() as api:
+        assert api.get(f"/v1/maintenance/{started['id']}").json()["state"] == "scheduled"
+    begun = browser.send_form(f"/maintenance/{started['id']}/start", reason="now or never", confirm="yes")
+    assert "now or never" in text_of(begun)
     event = approved["events"][0]["id"]  # type: ignore[index] # a list of events
     page = text_of(browser.send_form(f"/maintenance/{approved['id']}/approve/{event}"))
     assert "by operator:local" in page
@@ -312,6 +318,47 @@ def test_cancel_start_complete_and_approve_do_what_they_say(service: Running, br
     assert states[canceled["id"]] == "canceled"
     assert states[started["id"]] in {"started", "completed"}
     assert states[approved["id"]] in {"started", "completed"}
+
+
+def test_completing_and_aborting_ask_first(service: Running, browser: Browser) -> None:
+    started = schedule(service, seen(service.vm(), service))
+    path = f"/maintenance/{started['id']}/complete"
+    assert "ends for everybody" in text_of(browser.send_form(path))
+    assert browser.send_form("/maintenance/none/complete").status_code == 404
+    host = f"host-{service.vm().name}"
+    with service.operator() as api:
+        body = {"name": "kernel", "cause": "host-maintenance", "hosts": [host]}
+        rollout = api.post("/v1/rollouts", json=body).json()["id"]
+        path = f"/rollouts/{rollout}/abort"
+        asked = browser.send_form(path, reason="wrong <kernel>")
+        assert "An aborted rollout cannot be resumed" in text_of(asked)
+        assert 'value="wrong &lt;kernel&gt;"' in asked.text
+        assert api.get(f"/v1/rollouts/{rollout}").json()["state"] not in {"aborting", "aborted"}
+        browser.send_form(path, reason="wrong", confirm="yes")
+        assert api.get(f"/v1/rollouts/{rollout}").json()["state"] in {"aborting", "aborted"}
+        api.post(f"/v1/maintenance/{started['id']}/cancel")
+    assert browser.send_form("/rollouts/none/abort").status_code == 404
+
+
+def test_a_failed_host_is_shown_until_its_button_says_that_it_works(service: Running, browser: Browser) -> None:
+    name = f"host-{service.vm().name}"
+    with service.operator() as api:
+        made = api.post(f"/v1/hosts/{name}/fail", json={"reason": "power <supply>"}).json()["items"]
+        for each in made:
+            api.post(f"/v1/maintenance/{each['id']}/complete")
+        assert api.get(f"/v1/hosts/{name}").json()["failure_reason"] == "power <supply>"
+        assert f'id="failed-{name}"' in browser.get("/").text
+        assert "power &lt;supply&gt;" in browser.get(f"/hosts/{name}").text
+        row = next(
+            each for each in api.get("/v1/hosts", params={"limit": 1000}).json()["items"] if each["name"] == name
+        )
+        assert row["failed_at"] is not None
+        after = browser.send_form(f"/hosts/{name}/recover", reason="repaired")
+        assert "It was reported as failed" not in text_of(after)
+        assert api.get(f"/v1/hosts/{name}").json()["failed_at"] is None
+    assert f'id="failed-{name}"' not in browser.get("/").text
+    assert browser.send_form(f"/hosts/{name}/recover").status_code == 409
+    assert browser.send_form("/hosts/none/recover").status_code == 404
 
 
 def test_it_says_when_it_was_announced_or_that_it_never_was(service: Running, browser: Browser) -> None:

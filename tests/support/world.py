@@ -20,6 +20,7 @@ from forewarn.core.model import (
     Entry,
     Event,
     EventStatus,
+    Host,
     Maintenance,
     MaintenanceState,
     Scope,
@@ -102,7 +103,7 @@ class World:
 
     def state(self) -> State:
         return State(
-            hosts=set(self.hosts),
+            hosts={name: Host(name=name) for name in self.hosts},
             vms=dict(self.vms),
             scopes=dict(self.scopes),
             audiences=dict(self.audiences),

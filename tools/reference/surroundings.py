@@ -61,6 +61,8 @@ _ENTRIES = {
     EntryKind.DISABLED: "no VM of the scope has asked for long",
     EntryKind.WITHDRAWN: "events are no longer shown, because their scope was disabled",
     EntryKind.VM_CHANGED: "a VM has another state, or another host",
+    EntryKind.HOST_FAILED: "a host was reported as failed",
+    EntryKind.HOST_RECOVERED: "a failed host works again",
     EntryKind.INVENTORY_APPLIED: "an inventory was applied; how much it changed",
     EntryKind.TOKEN_CREATED: "a host got a token",
     EntryKind.TOKEN_REVOKED: "a token was revoked",

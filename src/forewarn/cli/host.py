@@ -29,19 +29,54 @@ def add_host(app: typer.Typer) -> None:
         hosts = list(connection.pages("/v1/hosts"))
         if not output.show(hosts):
             output.table(
-                [Column("name"), Column("vms"), Column("names", is_whole=False)],
-                [(host["name"], len(host["vms"]), ", ".join(host["vms"])) for host in hosts],
+                [Column("name"), Column("failed"), Column("vms"), Column("names", is_whole=False)],
+                [
+                    (host["name"], format_moment(host["failed_at"]), len(host["vms"]), ", ".join(host["vms"]))
+                    for host in hosts
+                ],
                 empty="no hosts are declared: see 'forewarn inventory apply --help'",
             )
 
+    @command(noun, "show", "forewarn host show host-1")
+    def show(name: _Name, connection: Connection, output: Output) -> None:
+        """Show one host, and whether it has failed."""
+        host = connection.get(f"/v1/hosts/{segment(name)}")
+        if not output.show(host):
+            output.fields(
+                [
+                    ("name", host["name"]),
+                    ("failed", format_moment(host["failed_at"])),
+                    ("reason", host["failure_reason"]),
+                    ("vms", ", ".join(host["vms"]) or "none"),
+                ]
+            )
+
+    _add_failures(noun)
+    _add_tokens(noun)
+    _add_predict_failure(noun)
+
+
+def _add_failures(noun: typer.Typer) -> None:
     @command(noun, "fail", "forewarn host fail host-1", 'forewarn host fail host-1 --reason "power supply burnt"')
     def fail(name: _Name, connection: Connection, output: Output, reason: Why = None) -> None:
-        """Report that a host has failed: its VMs see a Reboot that has started, without notice."""
+        """Report that a host has failed: its VMs see a Reboot that has started, without notice.
+
+        The host is marked as failed, and rollouts leave it out, until 'forewarn host recover'.
+        """
         made = connection.change("POST", f"/v1/hosts/{segment(name)}/fail", {"reason": reason})
         show_made(output, connection, made["items"])
 
-    _add_tokens(noun)
+    @command(
+        noun, "recover", "forewarn host recover host-1", 'forewarn host recover host-1 --reason "new power supply"'
+    )
+    def recover(name: _Name, connection: Connection, output: Output, reason: Why = None) -> None:
+        """Say that a failed host works again."""
+        host = connection.change("POST", f"/v1/hosts/{segment(name)}/recover", {"reason": reason}, is_repeatable=False)
+        if not output.show(host):
+            output.line(f"host {host['name']} has recovered")
 
+
+def _add_predict_failure(noun: typer.Typer) -> None:
     @command(
         noun,
         "predict-failure",

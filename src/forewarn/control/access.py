@@ -72,8 +72,10 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "POST /v1/rollouts/{rollout_id}/abort": _OPERATOR,
     # Hosts
     "GET /v1/hosts": _READS,
+    "GET /v1/hosts/{name}": _READS,
     "PUT /v1/hosts/{name}/vms": _OPERATOR,
     "POST /v1/hosts/{name}/fail": _OPERATOR,
+    "POST /v1/hosts/{name}/recover": _OPERATOR,
     "POST /v1/hosts/{name}/predict-failure": _OPERATOR,
     "GET /v1/hosts/{name}/watch": _HOST | _READS,
     "POST /v1/hosts/{name}/approvals": _HOST,

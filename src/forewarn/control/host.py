@@ -7,11 +7,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from forewarn.control.context import Actor, ContextOf, IdempotencyKey, show_all
+from forewarn.control.context import Actor, ContextOf, IdempotencyKey, missing, show_all
 from forewarn.control.inventory import RemoveMissing
 from forewarn.core.request import Request
 from forewarn.store.contract import Reader
-from forewarn.wire.control import FailureIn, HostOut, InventoryOut, MaintenanceOut, PageOut, PredictionIn
+from forewarn.wire.control import FailureIn, HostOut, InventoryOut, MaintenanceOut, PageOut, PredictionIn, ReasonIn
 from forewarn.wire.inventory import HostVmsIn, Name, to_host_declaration
 
 __all__ = ["router"]
@@ -32,10 +32,26 @@ async def list_hosts(
     size = min(limit, context.page_size_max)
 
     def read(reader: Reader) -> PageOut[HostOut]:
-        found = [HostOut(name=name, vms=vms) for name, vms in reader.host_page(after, size + 1).items()]
+        page = reader.host_page(after, size + 1)
+        hosts = reader.hosts(page)
+        found = [HostOut.of(hosts[name], vms) for name, vms in page.items()]
         return PageOut(items=found[:size], next=found[size - 1].name if len(found) > size else None)
 
     return await context.engine.read(read)
+
+
+@router.get("/{name}")
+async def show_host(context: ContextOf, _actor: Actor, name: str) -> HostOut:
+    """One host with its VMs, and whether it has failed."""
+    shown = await context.engine.read(lambda reader: _shown(reader, name))
+    if shown is None:
+        raise missing(name, "host")
+    return shown
+
+
+def _shown(reader: Reader, name: str) -> HostOut | None:
+    host = reader.hosts([name]).get(name)
+    return None if host is None else HostOut.of(host, [vm.name for vm in reader.vms(host=name)])
 
 
 @router.put("/{name}/vms")
@@ -63,10 +79,23 @@ async def declare(  # noqa: PLR0913 - what FastAPI hands over
 async def fail(
     context: ContextOf, actor: Actor, key: IdempotencyKey, name: str, body: FailureIn | None = None
 ) -> PageOut[MaintenanceOut]:
-    """The host failed: its VMs get a Reboot event that has Started, without notice (R73)."""
+    """The host failed: its VMs get a Reboot event that has Started, without notice (R73).
+
+    The host is marked as failed until `recover`; rollouts skip it as long.
+    """
     reason = None if body is None else body.reason
     request = Request(cause="hardware-failure", hosts=(name,), force_reason=reason)
     return PageOut(items=await show_all(context, await context.engine.schedule(request, actor=actor, key=key)))
+
+
+@router.post("/{name}/recover")
+async def recover(context: ContextOf, actor: Actor, name: str, body: ReasonIn | None = None) -> HostOut:
+    """The failed host works again: its mark is removed."""
+    await context.engine.recover_host(name, actor=actor, reason=None if body is None else body.reason)
+    shown = await context.engine.read(lambda reader: _shown(reader, name))
+    if shown is None:
+        raise missing(name, "host")
+    return shown
 
 
 @router.post("/{name}/predict-failure", status_code=201)

@@ -10,9 +10,13 @@ from datetime import timedelta
 
 from forewarn.core.model import EventType, Source
 
+HARDWARE_FAILURE = "hardware-failure"
+"""The cause that says that a host has failed."""
+
 __all__ = [
     "CAUSES",
     "DEFAULT_CAUSE",
+    "HARDWARE_FAILURE",
     "MINIMUM_NOTICE",
     "OS_IMAGE_NOTICE",
     "OS_IMAGE_SERIES_EXCLUDED",
@@ -111,7 +115,7 @@ _ROWS = (
         is_fixed=True,
     ),
     Cause(
-        name="hardware-failure",
+        name=HARDWARE_FAILURE,
         type=EventType.REBOOT,
         source=Source.PLATFORM,
         duration_s=-1,

@@ -22,6 +22,7 @@ from forewarn.core.model import (
     EntryKind,
     Event,
     EventStatus,
+    Host,
     Maintenance,
     MaintenanceState,
     Scope,
@@ -67,11 +68,11 @@ class State:
     """What was loaded. Complete for the maintenances in `focus`: all that hold a VM or scope of theirs are here too.
 
     Attributes:
-        hosts: Names of the hosts that exist, of those the command named.
+        hosts: The hosts that exist, of those the command named, by name.
         focus: Ids of the maintenances that may be announced or started by this decision.
     """
 
-    hosts: set[str] = field(default_factory=set)
+    hosts: dict[str, Host] = field(default_factory=dict)
     vms: dict[str, VirtualMachine] = field(default_factory=dict)
     scopes: dict[str, Scope] = field(default_factory=dict)
     audiences: dict[str, Audience] = field(default_factory=dict)
@@ -99,6 +100,7 @@ class Changes:
         looks: When to look at a maintenance next, by its id; None: no more.
     """
 
+    hosts: dict[str, Host] = field(default_factory=dict)
     vms: dict[str, VirtualMachine] = field(default_factory=dict)
     audiences: dict[str, Audience] = field(default_factory=dict)
     maintenances: dict[str, Maintenance] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class Changes:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to commit."""
-        return not (self.vms or self.audiences or self.maintenances or self.events or self.entries)
+        return not (self.hosts or self.vms or self.audiences or self.maintenances or self.events or self.entries)
 
     @property
     def next_due_at(self) -> datetime | None:
@@ -153,7 +155,7 @@ class Draft:
         self.focus = set(state.focus)
         self._before = state
         self._changes = Changes()
-        self.hosts = state.hosts
+        self.hosts = dict(state.hosts)
         self.vms = dict(state.vms)
         self.scopes = state.scopes
         self.audiences = dict(state.audiences)
@@ -183,7 +185,7 @@ class Draft:
 
     # Changing
 
-    def put(self, item: Maintenance | Event | Audience | VirtualMachine) -> None:
+    def put(self, item: Maintenance | Event | Audience | Host | VirtualMachine) -> None:
         """Keep the new value of one object."""
         if isinstance(item, Maintenance):
             if item.id not in self.maintenances:
@@ -197,6 +199,8 @@ class Draft:
             self.events[item.id] = self._changes.events[item.id] = item
         elif isinstance(item, Audience):
             self.audiences[item.key] = self._changes.audiences[item.key] = item
+        elif isinstance(item, Host):
+            self.hosts[item.name] = self._changes.hosts[item.name] = item
         else:
             self.vms[item.name] = self._changes.vms[item.name] = item
 

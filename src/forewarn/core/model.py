@@ -117,9 +117,16 @@ class NotificationProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A machine that VMs run on."""
+    """A machine that VMs run on.
+
+    Attributes:
+        failed_at: When it was reported as failed; None: it was not, or it has recovered since.
+        failure_reason: What was said of the failure.
+    """
 
     name: str
+    failed_at: datetime | None = None
+    failure_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,6 +368,8 @@ class EntryKind(StrEnum):
     WITHDRAWN = "withdrawn"
     VM_CHANGED = "vm-changed"
     INVENTORY_APPLIED = "inventory-applied"
+    HOST_FAILED = "host-failed"
+    HOST_RECOVERED = "host-recovered"
     TOKEN_CREATED = "token-created"  # noqa: S105 - a word of the ledger
     TOKEN_REVOKED = "token-revoked"  # noqa: S105 - as above
     REFUSED = "refused"

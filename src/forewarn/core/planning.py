@@ -6,8 +6,9 @@ the later ones queued (R61), and one for each VM where the operation concerns a 
 
 from __future__ import annotations
 
+from forewarn.core import host_failure
 from forewarn.core.announcement import announce
-from forewarn.core.causes import CAUSES, Cause
+from forewarn.core.causes import CAUSES, HARDWARE_FAILURE, Cause
 from forewarn.core.conflicts import duplicate_of, must_queue
 from forewarn.core.decision import Draft
 from forewarn.core.lifecycle import Trigger
@@ -49,6 +50,9 @@ def plan(draft: Draft, request: Request) -> list[Maintenance]:
     affected = _affected(draft, request)
     event_type = _check_type(request, cause)
     _check_latest_start(draft, request, cause)
+    if cause.name == HARDWARE_FAILURE:
+        for name in request.hosts:
+            host_failure.fail(draft, name, request.force_reason)
     request_id = draft.new_id("maintenance")
     made: list[Maintenance] = []
     named = list(dict.fromkeys(request.hosts))

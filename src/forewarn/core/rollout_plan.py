@@ -217,13 +217,18 @@ def _refuse_long_notice(spec: RolloutSpec, rules: Rules) -> None:
 def _names(spec: RolloutSpec, inventory: Inventory) -> list[str]:
     """The hosts as listed, all of which are there."""
     there = dict.fromkeys(host.name for host in inventory.hosts)
-    names = list(there) if spec.hosts is None else list(spec.hosts)
+    failed = {host.name for host in inventory.hosts if host.failed_at is not None}
+    names = [name for name in there if name not in failed] if spec.hosts is None else list(spec.hosts)
     if not names:
-        msg = "the inventory has no host: see 'forewarn inventory apply'"
+        msg = "the inventory has no host that works: see 'forewarn inventory apply'"
         raise InvalidRequest(msg, at=["hosts"])
     if len(names) > HOSTS_MAX:
         msg = f"the inventory has {len(names)} hosts, more than the {HOSTS_MAX} that a rollout may have: name some"
         raise LimitExceeded(msg, at=["hosts"], limit=HOSTS_MAX)
+    named = [name for name in (*names, *spec.canary) if name in failed]
+    if named:
+        msg = f"host {named[0]!r} has failed: leave it out, or say 'forewarn host recover {named[0]}' once it works"
+        raise Conflict(msg, host=named[0])
     missing = [name for name in (*names, *spec.canary) if name not in there]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""

@@ -47,6 +47,7 @@ from forewarn.span import format_span
 
 __all__ = ["carry_out", "next_steps", "observe", "refused", "scheduled"]
 
+_HAS_FAILED = "it has failed, and was not said to have recovered"
 _NOT_STARTED = frozenset({MaintenanceState.QUEUED, MaintenanceState.SCHEDULED})
 
 
@@ -176,12 +177,13 @@ def _proceed(rollout: Rollout, inventory: Inventory, facts: Facts, now: datetime
         count = len(rollout.open_hosts)
         return [_wait(rollout, f"{count} hosts are in flight" if count > 1 else "1 host is in flight")]
     seen, occupied = _occupied(rollout, inventory, facts, pending)
+    failed = {host.name for host in inventory.hosts if host.failed_at is not None}
     begun: list[Step] = []
     blocked = ""
     for host in pending:
         if free == 0:
             break
-        reason = _why_skip(host, seen)
+        reason = _HAS_FAILED if host in failed else _why_skip(host, seen)
         obstacle = occupied.obstacle(host) if reason is None else None
         if reason is not None:
             begun.append(Skip(host=host, reason=reason))

@@ -17,7 +17,16 @@ from forewarn.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from forewarn.span import parse_span
 from forewarn.wire.control import MaintenanceIn
 
-__all__ = ["approve", "check_may", "may", "on_maintenance", "on_rollout", "schedule"]
+__all__ = [
+    "approve",
+    "check_maintenance",
+    "check_may",
+    "may",
+    "on_maintenance",
+    "on_rollout",
+    "recover_host",
+    "schedule",
+]
 
 _REASON_MAX = 1000
 _SPAN_LENGTH_MAX = 40
@@ -30,6 +39,7 @@ _BUTTONS: Mapping[str, str] = {
     "start": "POST /v1/maintenance/{maintenance_id}/start",
     "complete": "POST /v1/maintenance/{maintenance_id}/complete",
     "schedule": "POST /v1/maintenance",
+    "recover": "POST /v1/hosts/{name}/recover",
     "rollout": "POST /v1/rollouts/{rollout_id}/pause",
 }
 """The route of the API beside each button: whoever may call that may press it."""
@@ -111,6 +121,32 @@ async def on_maintenance(
         raise _no_verb(verb)
     check_may(caller, verb)
     await _VERBS[verb](_Press(context, caller, maintenance_id, form))
+
+
+def check_maintenance(verb: str, form: Mapping[str, str], caller: Principal) -> None:
+    """See that a button of a maintenance could be pressed, before its page asks for a confirmation.
+
+    Raises:
+        NotFound: There is no such verb.
+        Forbidden: The caller may not.
+        InvalidRequest: A start without a reason.
+    """
+    if verb not in _VERBS:
+        raise _no_verb(verb)
+    check_may(caller, verb)
+    _reason(form, "start it now" if verb == "start" else "")
+
+
+async def recover_host(context: Context, name: str, form: Mapping[str, str], caller: Principal) -> None:
+    """Say that a failed host works again.
+
+    Raises:
+        NotFound: There is no such host.
+        Forbidden: The caller may not.
+        Conflict: It has not failed.
+    """
+    check_may(caller, "recover")
+    await context.engine.recover_host(name, actor=caller.actor, reason=_reason(form))
 
 
 async def approve(context: Context, event_id: str, caller: Principal) -> None:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from forewarn.control.access import ROUTES, caller_of
 from forewarn.control.context import Context
 from forewarn.core.access import Principal, Role
-from forewarn.dashboard import act
+from forewarn.dashboard import act, confirming
 from forewarn.dashboard.board import Boards, seen_by
 from forewarn.dashboard.forms import read_form
 from forewarn.dashboard.live import Live
@@ -113,6 +113,7 @@ class _Dashboard:
             Route("/schedule", self._for_sender(self._schedule), methods=["POST"]),
             Route("/maintenance/{id}/approve/{event}", self._for_sender(self._approve), methods=["POST"]),
             Route("/maintenance/{id}/{verb}", self._for_sender(self._act_on_maintenance), methods=["POST"]),
+            Route("/hosts/{name}/recover", self._for_sender(self._recover_host), methods=["POST"]),
             Route("/rollouts/{id}/{verb}", self._for_sender(self._act_on_rollout), methods=["POST"]),
         ]
         for path, (make, beside) in PAGES.items():
@@ -248,7 +249,13 @@ class _Dashboard:
 
     async def _act_on_maintenance(self, visit: _Visit) -> Response:
         maintenance_id, verb = visit.request.path_params["id"], visit.request.path_params["verb"]
-        await act.on_maintenance(self._context, verb, maintenance_id, await read_form(visit.request), visit.caller)
+        form = await read_form(visit.request)
+        act.check_maintenance(verb, form, visit.caller)
+        path = visit.request.url.path
+        question = await confirming.on_maintenance(self._context, verb, maintenance_id, path, form)
+        if question is not None:
+            return self._asked(visit, question)
+        await act.on_maintenance(self._context, verb, maintenance_id, form, visit.caller)
         return _back(f"/maintenance/{quote(maintenance_id)}")
 
     async def _approve(self, visit: _Visit) -> Response:
@@ -258,8 +265,23 @@ class _Dashboard:
 
     async def _act_on_rollout(self, visit: _Visit) -> Response:
         rollout_id, verb = visit.request.path_params["id"], visit.request.path_params["verb"]
-        await act.on_rollout(self._context, verb, rollout_id, await read_form(visit.request), visit.caller)
+        form = await read_form(visit.request)
+        act.check_may(visit.caller, "rollout")
+        question = await confirming.on_rollout(self._context, verb, rollout_id, visit.request.url.path, form)
+        if question is not None:
+            return self._asked(visit, question)
+        await act.on_rollout(self._context, verb, rollout_id, form, visit.caller)
         return _back(f"/rollouts/{quote(rollout_id)}")
+
+    async def _recover_host(self, visit: _Visit) -> Response:
+        name = visit.request.path_params["name"]
+        await act.recover_host(self._context, name, await read_form(visit.request), visit.caller)
+        return _back(f"/hosts/{quote(name)}")
+
+    def _asked(self, visit: _Visit, question: confirming.Question) -> Response:
+        """The page that asks before it is done."""
+        values = {**self._around(visit.request, question.title, visit.caller), "question": question, "page_live": None}
+        return Response(render("confirm.html", values), media_type="text/html; charset=utf-8")
 
     async def _schedule(self, visit: _Visit) -> Response:
         act.check_may(visit.caller, "schedule")

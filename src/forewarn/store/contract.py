@@ -19,6 +19,7 @@ from forewarn.core.model import (
     Audience,
     Entry,
     Event,
+    Host,
     Maintenance,
     MaintenanceState,
     Scope,
@@ -142,6 +143,14 @@ class Reader(NotifyingReader, Protocol):
 
     def host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
         """At most `limit` hosts whose names come after that one, by name, each with the names of its VMs."""
+        ...
+
+    def hosts(self, names: Iterable[str]) -> dict[str, Host]:
+        """Hosts by name, of those named."""
+        ...
+
+    def failed_hosts(self, limit: int) -> list[Host]:
+        """At most `limit` hosts that have failed and not recovered, the last to fail first."""
         ...
 
     def scopes(self, names: Iterable[str]) -> dict[str, Scope]:

@@ -19,6 +19,7 @@ from forewarn.core.model import (
     Audience,
     Entry,
     Event,
+    Host,
     Maintenance,
     MaintenanceState,
     Scope,
@@ -84,6 +85,15 @@ class MemoryReader(MemoryNotifyingReader):
     def host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
         page = _page_of(self._tables.hosts_by_name.group(ALL), after, limit)
         return {host: [name for (name,) in self._tables.vms_by_host.group(host)] for (host,) in page}
+
+    def hosts(self, names: Iterable[str]) -> dict[str, Host]:
+        return of_keys(self._tables.hosts, names)
+
+    def failed_hosts(self, limit: int) -> list[Host]:
+        failed = [(h.failed_at, h) for h in self._tables.hosts.rows.values() if h.failed_at is not None]
+        failed.sort(key=lambda each: each[1].name)
+        failed.sort(key=lambda each: each[0], reverse=True)
+        return [host for _, host in failed[:limit]]
 
     def scopes(self, names: Iterable[str]) -> dict[str, Scope]:
         return of_keys(self._tables.scopes, names)

@@ -82,7 +82,7 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
 
     def load_request(self, hosts: Iterable[str], vms: Iterable[str]) -> State:
         hosts, vms = sorted(set(hosts)), list(vms)
-        state = State(hosts={name for name in hosts if name in self._tables.hosts.rows})
+        state = State(hosts=self.hosts(hosts))
         found = [vm for host in hosts for vm in self.vms(host=host)]
         found += of_keys(self._tables.vms, vms).values()
         self._add_vms(state, found)
@@ -179,6 +179,8 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
         self._mark(document.audience.key for document in changes.documents)
         _put(tables.maintenances, tables.by_sequence, changes.maintenances, changes.created)
         _put(tables.events, tables.events_by_sequence, changes.events, changes.created)
+        for host in changes.hosts.values():
+            tables.hosts.put(host.name, host)
         for vm in changes.vms.values():
             tables.vms.put(vm.name, vm)
         self._keep_claims(changes)

@@ -93,6 +93,13 @@ class SqlReader(SqlNotifyingReader):
             query = query.where(name > after)
         return query.order_by(name).limit(limit)
 
+    def hosts(self, names: Iterable[str]) -> dict[str, Host]:
+        return {h.name: h for h in self._by_key(Host, t.host.c.name, names)}
+
+    def failed_hosts(self, limit: int) -> list[Host]:
+        query = sa.select(t.host).where(t.host.c.failed_at.is_not(None))
+        return self._all(Host, query.order_by(t.host.c.failed_at.desc(), t.host.c.name).limit(limit))
+
     def scopes(self, names: Iterable[str]) -> dict[str, Scope]:
         return {s.name: s for s in self._by_key(Scope, t.scope.c.name, names)}
 

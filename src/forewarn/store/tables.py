@@ -200,7 +200,13 @@ meta = sa.Table(
     comment="The counter that numbers maintenances, events and ledger entries, and the fingerprint of the inventory.",
 )
 
-host = sa.Table("host", metadata, sa.Column("name", sa.String, primary_key=True))
+host = sa.Table(
+    "host",
+    metadata,
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("failed_at", Moment),
+    sa.Column("failure_reason", sa.String),
+)
 
 scope = sa.Table(
     "scope",

@@ -87,7 +87,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
 
     def load_request(self, hosts: Iterable[str], vms: Iterable[str]) -> State:
         hosts, vms = list(hosts), list(vms)
-        state = State(hosts={h.name for h in self._by_key(Host, t.host.c.name, hosts)})
+        state = State(hosts=self.hosts(hosts))
         found = self._by_key(VirtualMachine, t.vm.c.host, hosts) + self._by_key(VirtualMachine, t.vm.c.name, vms)
         self._add_vms(state, found)
         holders = self._holders([vm.name for vm in found], [vm.scope for vm in found if vm.scope is not None])
@@ -196,6 +196,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         self._mark(document.audience.key for document in changes.documents)
         self._put(t.maintenance, changes.maintenances, changes.created)
         self._put(t.event, changes.events, changes.created)
+        self._upsert(t.host, [to_row(host) for host in changes.hosts.values()])
         self._upsert(t.vm, [to_row(vm) for vm in changes.vms.values()])
         self._index_claims(changes)
         entries = [to_row(entry) | {"sequence": self.next_sequence()} for entry in changes.entries]

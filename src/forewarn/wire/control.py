@@ -18,6 +18,7 @@ from forewarn.core.model import (
     Event,
     EventStatus,
     EventType,
+    Host,
     Maintenance,
     MaintenanceState,
     PowerState,
@@ -438,6 +439,13 @@ class HostOut(_Out):
 
     name: str
     vms: list[str]
+    failed_at: Moment | None = Field(description="When it was reported as failed; null: it works.")
+    failure_reason: str | None
+
+    @classmethod
+    def of(cls, host: Host, vms: list[str]) -> HostOut:
+        """From the model."""
+        return cls(name=host.name, vms=vms, failed_at=host.failed_at, failure_reason=host.failure_reason)
 
 
 class InventoryOut(_Out):

@@ -13,6 +13,8 @@ _OF_NO_MAINTENANCE = {
     EntryKind.DISABLED,
     EntryKind.VM_CHANGED,
     EntryKind.INVENTORY_APPLIED,
+    EntryKind.HOST_FAILED,
+    EntryKind.HOST_RECOVERED,
     EntryKind.TOKEN_CREATED,
     EntryKind.TOKEN_REVOKED,
     EntryKind.REFUSED,

@@ -16,9 +16,10 @@ def hosts(reader: Reader, look: Look) -> Page:
     after = look.params.get("after") or None
     found = reader.host_page(after, _ROWS + 1)
     names = list(found)
+    marks = reader.hosts(names[:_ROWS])
     busy = {claim.host for item in look.seen.items for claim in item.maintenance.claims}
     values = {
-        "rows": [(name, len(found[name]), name in busy) for name in names[:_ROWS]],
+        "rows": [(name, len(found[name]), name in busy, marks[name].failed_at) for name in names[:_ROWS]],
         "next": names[_ROWS - 1] if len(names) > _ROWS else None,
         "after": after,
     }
@@ -33,15 +34,10 @@ def host(reader: Reader, look: Look) -> Page:
     """
     name = look.path["name"]
     vms = reader.vms(host=name)
-    if not vms and name not in reader.host_page(_before(name), 1):
+    mark = reader.hosts([name]).get(name)
+    if mark is None:
         msg = f"host {name!r} does not exist"
         raise NotFound(msg, host=name)
     items = [i for i in (*look.seen.items, *look.seen.ended) if any(c.host == name for c in i.maintenance.claims)]
-    values = {"name": name, "vms": vms[:_ROWS], "vm_count": len(vms), "items": items}
+    values = {"name": name, "mark": mark, "vms": vms[:_ROWS], "vm_count": len(vms), "items": items}
     return Page(template="host.html", title=f"Host {name}", values=values)
-
-
-def _before(name: str) -> str:
-    """The largest name that comes before it and its like; for a page that begins with it."""
-    last = chr(ord(name[-1]) - 1) if ord(name[-1]) > 1 else ""
-    return name[:-1] + last + "\U0010ffff" if last else name[:-1]

@@ -12,9 +12,10 @@ __all__ = ["matches", "overview"]
 
 _TROUBLED_MAX = 12
 _ROWS = 50
+_FAILED_MAX = 1000
 
 
-def overview(_reader: Reader, look: Look) -> Page:
+def overview(reader: Reader, look: Look) -> Page:
     """What is under way, what needs attention, what has just ended."""
     board, params = look.seen, look.params
     wanted = params.get("q", "").strip().lower()
@@ -26,11 +27,14 @@ def overview(_reader: Reader, look: Look) -> Page:
     begin = int(params["from"]) if params.get("from", "").isdecimal() else 0
     rows = found[begin : begin + _ROWS]
     troubled = board.troubled
+    failed = reader.failed_hosts(_FAILED_MAX) if look.has_hosts else []
     shown = rows + [item for item in ended if not state][:_TROUBLED_MAX]
     values = {
         "board": board,
         "troubled": troubled[:_TROUBLED_MAX],
-        "troubled_count": len(troubled),
+        "troubled_count": len(troubled) + len(failed),
+        "failed_hosts": failed[:_TROUBLED_MAX],
+        "failed_more": max(len(failed) - _TROUBLED_MAX, 0),
         "counts": {each: sum(item.maintenance.state is each for item in board.items) for each in _ACTIVE},
         "rows": rows,
         "found_count": len(found),

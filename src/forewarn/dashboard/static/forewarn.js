@@ -142,11 +142,6 @@
   });
   document.addEventListener("htmx:after:swap", () => { if (isGone) lost(false); thaw(); tick(); draw(); });
 
-  document.addEventListener("submit", (event) => {
-    const question = event.target.querySelector("button.danger");
-    if (question && event.submitter === question && !confirm(`${question.textContent.trim()}?`)) event.preventDefault();
-  });
-
   tick();
   draw();
   setInterval(tick, 1000);

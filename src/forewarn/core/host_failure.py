@@ -1,0 +1,42 @@
+"""A host fails, and recovers: the mark that stays on it in between."""
+
+from __future__ import annotations
+
+from forewarn.core.decision import Draft
+from forewarn.core.model import EntryKind, Host
+from forewarn.core.value import replace
+from forewarn.errors import Conflict, NotFound
+
+__all__ = ["fail", "recover"]
+
+
+def fail(draft: Draft, name: str, reason: str | None) -> None:
+    """Mark a host as failed. A host that has failed already keeps the moment of its first failure."""
+    host = draft.hosts[name]
+    failed_at = host.failed_at or draft.now
+    draft.put(replace(host, failed_at=failed_at, failure_reason=reason or host.failure_reason))
+    draft.note(EntryKind.HOST_FAILED, reason=_about(name, reason))
+
+
+def recover(draft: Draft, name: str, reason: str | None) -> Host:
+    """Take the mark away.
+
+    Raises:
+        NotFound: There is no such host.
+        Conflict: It has not failed.
+    """
+    host = draft.hosts.get(name)
+    if host is None:
+        msg = f"host {name!r} does not exist: see 'forewarn host list'"
+        raise NotFound(msg, host=name)
+    if host.failed_at is None:
+        msg = f"host {name!r} has not failed"
+        raise Conflict(msg, host=name)
+    recovered = replace(host, failed_at=None, failure_reason=None)
+    draft.put(recovered)
+    draft.note(EntryKind.HOST_RECOVERED, reason=_about(name, reason))
+    return recovered
+
+
+def _about(name: str, reason: str | None) -> str:
+    return f"host {name}: {reason}" if reason else f"host {name}"

@@ -1,0 +1,101 @@
+"""Buttons that cannot be taken back: a page asks first, and its form sends the same with a confirmation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forewarn.control.context import Context, missing
+
+__all__ = ["Question", "is_confirmed", "on_maintenance", "on_rollout"]
+
+_CONFIRM = "confirm"
+_NAMES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a page asks before it is done.
+
+    Attributes:
+        title: In a few words.
+        text: What will happen, and to whom.
+        button: What the button says.
+        action: Where the form is sent to.
+        back: The page that it was asked on.
+        fields: What the first form said, and the confirmation.
+    """
+
+    title: str
+    text: str
+    button: str
+    action: str
+    back: str
+    fields: Mapping[str, str]
+
+
+def is_confirmed(form: Mapping[str, str]) -> bool:
+    """Whether a form comes from the page that asks."""
+    return form.get(_CONFIRM) == "yes"
+
+
+async def on_maintenance(
+    context: Context, verb: str, maintenance_id: str, path: str, form: Mapping[str, str]
+) -> Question | None:
+    """What to ask before a button of a maintenance; None: nothing.
+
+    Raises:
+        NotFound: There is no such maintenance.
+    """
+    if verb not in {"start", "complete"} or is_confirmed(form):
+        return None
+    found = await context.engine.read(lambda reader: reader.maintenance(maintenance_id))
+    if found is None:
+        raise missing(maintenance_id, "maintenance")
+    whom = _listed(found.vms)
+    if verb == "start":
+        title, button = "Start it now?", "Start now"
+        text = (
+            f"The {found.type} of {whom} starts at once, without waiting for approvals or for the announced time. It "
+            "cannot be stopped afterwards."
+        )
+    else:
+        title, button = "Say that it is over?", "It is over"
+        text = (
+            f"The {found.type} of {whom} ends for everybody: its events disappear, and what still carries it out is "
+            "told to stop. It cannot be started again."
+        )
+    return _question(title, text, button, path, form, f"/maintenance/{maintenance_id}")
+
+
+async def on_rollout(
+    context: Context, verb: str, rollout_id: str, path: str, form: Mapping[str, str]
+) -> Question | None:
+    """What to ask before a button of a rollout; None: nothing.
+
+    Raises:
+        NotFound: There is no such rollout.
+    """
+    if verb != "abort" or is_confirmed(form):
+        return None
+    found, _ = await context.engine.rollout(rollout_id)
+    left = sum(host.state.value == "pending" for host in found.hosts)
+    text = (
+        f"The rollout {found.spec.name} ends: {left} of its {len(found.hosts)} hosts will not have their turn, and "
+        "what has been announced but not started is canceled. An aborted rollout cannot be resumed; to stop for a while, "
+        "pause it."
+    )
+    return _question("Abort the rollout?", text, "Abort", path, form, f"/rollouts/{rollout_id}")
+
+
+def _question(  # noqa: PLR0913 - the members of one value
+    title: str, text: str, button: str, path: str, form: Mapping[str, str], back: str
+) -> Question:
+    fields = {**form, _CONFIRM: "yes"}
+    return Question(title=title, text=text, button=button, action=path, back=back, fields=fields)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:_NAMES_MAX])
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return f"{len(names)} VM{'' if len(names) == 1 else 's'} ({shown}{more})" if names else "no VM"
