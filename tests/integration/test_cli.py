@@ -224,7 +224,8 @@ def test_a_short_notice_wants_force_and_a_reason_and_stands_in_the_ledger(cli: C
     ],
 )
 def test_an_operation_on_a_vm_is_announced(cli: Cli, verb: str, vm: str, event_type: str) -> None:
-    [made] = cli.json("vm", verb, vm)
+    flags = [] if verb in {"restart", "redeploy"} else ["--yes"]
+    [made] = cli.json("vm", verb, vm, *flags)
     assert (made["type"], made["vms"]) == (event_type, [vm])
     if made["state"] in {"queued", "scheduled"}:
         cli.run("maintenance", "cancel", made["id"])
@@ -240,9 +241,12 @@ def test_a_host_fails_or_is_going_to(cli: Cli) -> None:
     assert {m["notice_s"] for m in predicted} == {3 * 86400}
     for m in predicted:
         cli.run("maintenance", "cancel", m["id"])
-    [failed] = cli.json("host", "fail", "host-1", "--reason", "smoke")
+    [failed] = cli.json("host", "fail", "host-1", "--reason", "smoke", "--yes")
     assert failed["state"] == "started"
     cli.run("maintenance", "complete", failed["id"])
+    assert cli.json("host", "show", "host-1")["failure_reason"] == "smoke"
+    assert cli.run("host", "recover", "host-1").stdout == "host host-1 has recovered\n"
+    assert [host["failed_at"] for host in cli.json("host", "list")] == [None, None]
 
 
 def test_the_virtual_clock_moves_when_told(cli: Cli) -> None:

@@ -211,7 +211,7 @@ def test_a_token_sees_its_own_host_only_and_may_be_revoked(service: Served, tmp_
         assert client.post("/v1/hosts/host-1/requests", json={"vms": {}}).status_code == 200
         [known] = service.forewarn("host", "tokens", "host-1")
         assert "token" not in {name for name, value in known.items() if value is not None}
-        service.forewarn("host", "revoke-token", "host-1", known["id"])
+        service.forewarn("host", "revoke-token", "host-1", known["id"], "--yes")
         assert client.post("/v1/hosts/host-1/requests", json={"vms": {}}).status_code == 401
     kinds = [entry["kind"] for entry in service.forewarn("ledger")]
     assert {"token-created", "token-revoked"} <= set(kinds)

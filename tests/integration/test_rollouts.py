@@ -112,7 +112,7 @@ def test_it_is_paused_resumed_and_aborted(service: Served, tmp_path: Path) -> No
     service.forewarn("rollout", "resume", rollout)
     advance(service, "1m")
     assert states(service, rollout)["h2"] == "waiting"
-    service.forewarn("rollout", "abort", rollout)
+    service.forewarn("rollout", "abort", rollout, "--yes")
     advance(service, "1m")
     found = states(service, rollout)
     assert (found["h2"], found["h4"], found[""]) == ("skipped", "skipped", "aborted")

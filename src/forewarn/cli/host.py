@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from forewarn.cli.command import command, group
+from forewarn.cli.confirming import Yes, confirm
 from forewarn.cli.connection import Connection, segment
 from forewarn.cli.maintenance import Force, Reason, Why, forced, show_made
 from forewarn.cli.names import host_names
@@ -16,6 +17,7 @@ from forewarn.core.model import EventType
 
 __all__ = ["add_host"]
 
+_VMS_SHOWN = 10
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the host.", autocompletion=host_names)]
 
 
@@ -57,12 +59,23 @@ def add_host(app: typer.Typer) -> None:
 
 
 def _add_failures(noun: typer.Typer) -> None:
-    @command(noun, "fail", "forewarn host fail host-1", 'forewarn host fail host-1 --reason "power supply burnt"')
-    def fail(name: _Name, connection: Connection, output: Output, reason: Why = None) -> None:
+    @command(noun, "fail", "forewarn host fail host-1", 'forewarn host fail host-1 --reason "power supply burnt" --yes')
+    def fail(name: _Name, connection: Connection, output: Output, reason: Why = None, yes: Yes = False) -> None:
         """Report that a host has failed: its VMs see a Reboot that has started, without notice.
 
-        The host is marked as failed, and rollouts leave it out, until 'forewarn host recover'.
+        The host is marked as failed, and rollouts leave it out, until 'forewarn host recover'. Asks first; --yes
+        confirms.
         """
+
+        def describe() -> str:
+            vms = connection.get(f"/v1/hosts/{segment(name)}")["vms"]
+            shown = ", ".join(vms[:_VMS_SHOWN]) + (
+                f" and {len(vms) - _VMS_SHOWN} more" if len(vms) > _VMS_SHOWN else ""
+            )
+            whom = f"Its {len(vms)} VMs ({shown}) are" if vms else "It has no VMs that are"
+            return f"Host {name} is reported as failed. {whom} told that a Reboot has started, without notice."
+
+        confirm(output, describe, yes=yes)
         made = connection.change("POST", f"/v1/hosts/{segment(name)}/fail", {"reason": reason})
         show_made(output, connection, made["items"])
 
@@ -126,14 +139,17 @@ def _add_tokens(noun: typer.Typer) -> None:
                 empty=f"{name} has none: see 'forewarn host create-token --help'",
             )
 
-    @command(noun, "revoke-token", "forewarn host revoke-token host-1 k3v9xq2mab")
+    @command(noun, "revoke-token", "forewarn host revoke-token host-1 k3v9xq2mab --yes")
     def revoke_token(
         name: _Name,
         token: Annotated[str, typer.Argument(metavar="ID", help="Of the list of tokens.")],
         connection: Connection,
         output: Output,
+        yes: Yes = False,
     ) -> None:
-        """Take a token no more."""
+        """Revoke a token. Asks first; --yes confirms."""
+        words = f"The endpoint on {name} that uses token {token} gets no more changes until it has a new token."
+        confirm(output, lambda: words, yes=yes)
         revoked = connection.change("DELETE", f"/v1/hosts/{segment(name)}/tokens/{segment(token)}", None)
         if not output.show(revoked):
             output.line(f"token {revoked['id']} of {name} is not taken any more")

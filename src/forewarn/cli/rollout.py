@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from forewarn.cli.command import command, group
+from forewarn.cli.confirming import Yes, confirm
 from forewarn.cli.connection import Connection, segment
 from forewarn.cli.names import rollout_ids
 from forewarn.cli.output import Column, Output, format_moment, format_seconds, parse_moment
@@ -84,9 +85,27 @@ def add_rollout(app: typer.Typer) -> None:
         """Go on; the failures that there are do not count any more."""
         _change(connection, output, which, "resume", {"accept_health": accept_health})
 
-    @command(noun, "abort", 'forewarn rollout abort k3v9xq2mab --reason "wrong kernel"')
-    def abort(which: _Which, connection: Connection, output: Output, reason: _Why = None) -> None:
-        """Begin no further host and take back what has not started; what has started comes to its end."""
+    @command(
+        noun,
+        "abort",
+        'forewarn rollout abort k3v9xq2mab --reason "wrong kernel"',
+        'forewarn rollout abort k3v9xq2mab --reason "wrong kernel" --yes',
+    )
+    def abort(which: _Which, connection: Connection, output: Output, reason: _Why = None, yes: Yes = False) -> None:
+        """Begin no further host and take back what has not started; what has started comes to its end.
+
+        Asks first; --yes confirms.
+        """
+
+        def describe() -> str:
+            shown = connection.get(f"/v1/rollouts/{segment(which)}")
+            return (
+                f"Rollout {shown['name']} ends after {_progress(shown)} hosts: {shown['counts']['pending']} hosts will "
+                "not have their turn, and what has not started is canceled. It cannot be resumed; to stop for a while, "
+                "pause it."
+            )
+
+        confirm(output, describe, yes=yes)
         _change(connection, output, which, "abort", {"reason": reason})
 
 

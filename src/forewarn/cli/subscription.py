@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from forewarn.cli.command import command, group
+from forewarn.cli.confirming import Yes, confirm
 from forewarn.cli.connection import Connection, segment
 from forewarn.cli.output import Column, Output, format_moment
 from forewarn.cli.times import split_names
@@ -136,9 +137,15 @@ def _print(output: Output, found: dict[str, Any]) -> None:
 
 
 def _add_changing(noun: typer.Typer) -> None:
-    @command(noun, "delete", "forewarn subscription delete chat")
-    def delete(name: _Name, connection: Connection, output: Output) -> None:
-        """Delete a subscription, and what waits for it."""
+    @command(noun, "delete", "forewarn subscription delete chat", "forewarn subscription delete chat --yes")
+    def delete(name: _Name, connection: Connection, output: Output, yes: Yes = False) -> None:
+        """Delete a subscription, and what waits for it. Asks first; --yes confirms."""
+
+        def describe() -> str:
+            url = connection.get(_path(name))["url"]
+            return f"Subscription {name} is deleted with its secret and all that waits to be delivered to {url}."
+
+        confirm(output, describe, yes=yes)
         gone = connection.change("DELETE", _path(name), None)
         if not output.show(gone):
             output.line(f"subscription {gone['name']} is deleted")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from forewarn.cli.command import command, group
+from forewarn.cli.confirming import Yes, confirm
 from forewarn.cli.connection import Connection, segment
 from forewarn.cli.output import Column, Output, format_moment, parse_moment
 from forewarn.cli.times import as_span_s
@@ -52,13 +53,21 @@ def add_token(app: typer.Typer) -> None:
                 empty="there are none: see 'forewarn token create --help'",
             )
 
-    @command(noun, "revoke", "forewarn token revoke k3v9xq2mab")
+    @command(noun, "revoke", "forewarn token revoke k3v9xq2mab", "forewarn token revoke k3v9xq2mab --yes")
     def revoke(
         token: Annotated[str, typer.Argument(metavar="ID", help="Of the list of tokens.")],
         connection: Connection,
         output: Output,
+        yes: Yes = False,
     ) -> None:
-        """Take a token no more; streams that began with it end."""
+        """Revoke a token; streams that began with it end. Asks first; --yes confirms."""
+
+        def describe() -> str:
+            found = next((each for each in connection.get("/v1/tokens")["items"] if each["id"] == token), None)
+            whose = "" if found is None else f" of {found['name']} ({found['role']})"
+            return f"Token {token}{whose} is refused from now on, and its streams end."
+
+        confirm(output, describe, yes=yes)
         revoked = connection.change("DELETE", f"/v1/tokens/{segment(token)}", None)
         if not output.show(revoked):
             output.line(f"token {revoked['id']} of {revoked['name']} is not taken any more")

@@ -8,6 +8,7 @@ import typer
 
 from forewarn.cli.choosing import Choice
 from forewarn.cli.command import command, group
+from forewarn.cli.confirming import Yes, confirm
 from forewarn.cli.connection import Connection, segment
 from forewarn.cli.event import events_table
 from forewarn.cli.history import story
@@ -83,10 +84,22 @@ def add_vm(app: typer.Typer) -> None:
     _add_operation(
         noun, "redeploy", "Move the VM to other hardware, as its user: a Redeploy event.", "redeploy WestNO_0"
     )
-    _add_operation(noun, "reimage", "Reimage the VM: a Reboot event where its scale set opted in.", "reimage web_0")
-    _add_operation(noun, "evict", "Take a Spot VM back: a Preempt event.", "evict spot_3")
-    _add_operation(
-        noun, "delete", "Delete the VM: a Terminate event where its scale set opted in.", "delete web_0", is_delete=True
+    _add_final_operation(
+        noun,
+        "reimage",
+        "Reimage the VM: a Reboot event where its scale set opted in.",
+        "reimage web_0",
+        "gets a new image and loses what is on its system disk",
+    )
+    _add_final_operation(
+        noun, "evict", "Take a Spot VM back: a Preempt event.", "evict spot_3", "is stopped and its capacity taken back"
+    )
+    _add_final_operation(
+        noun,
+        "delete",
+        "Delete the VM: a Terminate event where its scale set opted in.",
+        "delete web_0",
+        "is deleted",
     )
 
     @command(noun, "update-model", "forewarn vm update-model web_0")
@@ -136,7 +149,46 @@ def _add_history(noun: typer.Typer) -> None:
             output.notice(f"there is more: --limit {limit * 10}")
 
 
-def _add_operation(noun: typer.Typer, verb: str, summary: str, example: str, *, is_delete: bool = False) -> None:
+def _add_final_operation(noun: typer.Typer, verb: str, summary: str, example: str, effect: str) -> None:
+    """An operation that cannot be taken back, so that it asks first."""
+
+    def operate(
+        name: _Name,
+        connection: Connection,
+        output: Output,
+        notice: Notice = None,
+        force: Force = False,
+        reason: Reason = None,
+        yes: Yes = False,
+    ) -> None:
+        body = {"notice_s": as_span_s(notice, "--notice")} | forced(force=force, reason=reason)
+        path = f"/v1/vms/{segment(name)}"
+
+        def describe() -> str:
+            vm = connection.get(path)
+            whose = f" of scope {vm['scope']}" if vm["scope"] else ""
+            where = f" on {vm['host']}" if vm["host"] else ""
+            return f"VM {vm['name']}{whose}{where} {effect}. This cannot be taken back once it has started."
+
+        confirm(output, describe, yes=yes)
+        if verb == "delete":
+            made = connection.change("DELETE", path, body)
+        else:
+            made = connection.change("POST", f"{path}/{verb}", body)
+        show_made(output, connection, made["items"])
+
+    operate.__doc__ = f"{summary} Asks first; --yes confirms."
+    command(
+        noun,
+        verb,
+        f"forewarn vm {example}",
+        f"forewarn vm {example} --yes",
+        f'forewarn vm {example} --notice 1m --force --reason "asked for by its owner" --yes',
+        panel=_OPERATIONS,
+    )(operate)
+
+
+def _add_operation(noun: typer.Typer, verb: str, summary: str, example: str) -> None:
     def operate(
         name: _Name,
         connection: Connection,
@@ -146,10 +198,7 @@ def _add_operation(noun: typer.Typer, verb: str, summary: str, example: str, *, 
         reason: Reason = None,
     ) -> None:
         body = {"notice_s": as_span_s(notice, "--notice")} | forced(force=force, reason=reason)
-        if is_delete:
-            made = connection.change("DELETE", f"/v1/vms/{segment(name)}", body)
-        else:
-            made = connection.change("POST", f"/v1/vms/{segment(name)}/{verb}", body)
+        made = connection.change("POST", f"/v1/vms/{segment(name)}/{verb}", body)
         show_made(output, connection, made["items"])
 
     operate.__doc__ = summary

@@ -81,9 +81,9 @@ async def on_rollout(
     found, _ = await context.engine.rollout(rollout_id)
     left = sum(host.state.value == "pending" for host in found.hosts)
     text = (
-        f"The rollout {found.spec.name} ends: {left} of its {len(found.hosts)} hosts will not have their turn, and "
-        "what has been announced but not started is canceled. An aborted rollout cannot be resumed; to stop for a while, "
-        "pause it."
+        f"The rollout {found.spec.name} ends: {left} of its {len(found.hosts)} hosts will not have their turn, "
+        "and what has been announced but not started is canceled. An aborted rollout cannot be resumed; to stop for a "
+        "while, pause it."
     )
     return _question("Abort the rollout?", text, "Abort", path, form, f"/rollouts/{rollout_id}")
 
