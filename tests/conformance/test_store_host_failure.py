@@ -8,7 +8,8 @@ from forewarn.core.decision import Changes
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host
 from forewarn.store.contract import Store
-from tests.unit.core.builders import NOW, vm
+from tests.support.world import NOW
+from tests.unit.core.builders import vm
 
 FAILED = Host(name="host-2", failed_at=NOW, failure_reason="power supply burnt")
 
