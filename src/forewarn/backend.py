@@ -9,6 +9,7 @@ import asyncio
 import socket
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ import structlog
 
 from forewarn.actuators import Actuator, Simulate
 from forewarn.clock import Clock
-from forewarn.commit import IdSource, Runner, inline
+from forewarn.commit import IdSource, Runner, inline, threaded
 from forewarn.config import Settings
 from forewarn.core.progress import Retry
 from forewarn.core.subscription import Backoff
@@ -98,7 +99,10 @@ class Backend:
         self.endpoint = MetadataServer(self.app, self.traffic, self.identity, clock)
         shared = None if clock.is_virtual else store.shared
         if shared is not None:
-            self.engine.leadership = Leased(shared, clock, f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}", write)
+            holder = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+            self._renewer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-lease")
+            renew = threaded(self._renewer)
+            self.engine.leadership = Leased(shared, clock, holder, write, renew=renew)
         self.follower = None if shared is None else Follower(shared, self.engine, self._hear)
         self.on_news: list[Callable[[], None]] = []
         self.actuator = actuator or Simulate(settings.simulate_impact_after, settings.simulate_complete_after)
@@ -119,6 +123,7 @@ class Backend:
             stack.push_async_callback(self.engine.drain)
             stack.push_async_callback(leadership.give_back)
             if isinstance(leadership, Leased):
+                stack.callback(self._renewer.shutdown)
                 leadership.on_change = self._take_turns
                 stack.push_async_callback(_stop, asyncio.create_task(leadership.run()))
             if self.follower is not None:

@@ -27,7 +27,7 @@ from forewarn.core.model import Maintenance
 from forewarn.errors import IdempotencyMismatch, StoreUnavailable
 from forewarn.faults import Faults
 from forewarn.feed import Feed
-from forewarn.identity import Identity
+from forewarn.identity import Identity, InventoryIndex
 from forewarn.leadership import Alone, Leadership
 from forewarn.store.contract import News, Outcome, Reader, Store, Transaction
 from forewarn.tracing import Tracing
@@ -230,15 +230,19 @@ class Committer:
         """Publish what others have committed; hands back whether there was anything."""
         async with self._lock:  # a view that is older than a commit of ours must not be published after it
 
-            def work() -> News:
+            def work() -> tuple[News, InventoryIndex | None]:
                 with self._store.read() as reader:
-                    return reader.news(self._position)
+                    news = reader.news(self._position)
+                return news, None if news.inventory is None else InventoryIndex.of(news.inventory)
 
-            news: News = await self._read(work)
+            found: tuple[News, InventoryIndex | None] = await self._read(work)
+            news, index = found
             has_changed = news.position != self._position
             self._position = news.position
-            if news.inventory is not None:
-                self.identity.load(news.inventory)
+            if index is not None:
+                self.identity.load(index)
+            elif news.hosts:
+                self.identity.replace_hosts(news.hosts)
             self.feed.publish(document for document in news.documents if self.feed.is_new(document))
             return has_changed
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from forewarn.commit import Gathered, Key, Truth, inline, recall, traced
+from forewarn.commit import Gathered, Key, inline, recall, traced
 from forewarn.core import ending, host_failure, moving, planning, service, settlement
 from forewarn.core.access import Owned
 from forewarn.core.approval import Approval, Approver, approve
@@ -21,11 +22,20 @@ from forewarn.core.difference import (
     compare,
 )
 from forewarn.core.fault import Place
-from forewarn.core.inventory import HostDeclaration, Inventory, InventoryChange, apply_inventory, with_host
-from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host, Maintenance, VirtualMachine
+from forewarn.core.inventory import (
+    HostDeclaration,
+    Inventory,
+    InventoryChange,
+    apply_inventory,
+    check_held,
+    only_changes,
+    with_host,
+)
+from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.request import Request
 from forewarn.deadlines import DeadlineCommands
 from forewarn.errors import Conflict, NotFound
+from forewarn.identity import InventoryIndex
 from forewarn.injection import FaultCommands
 from forewarn.retention import RetentionCommands
 from forewarn.rollouts import RolloutCommands
@@ -37,11 +47,18 @@ from forewarn.tracing import Origin
 __all__ = ["SAMPLE_FINGERPRINT", "Engine", "Rehearsed"]
 
 T = TypeVar("T")
+N = TypeVar("N", Scope, VirtualMachine)
 
 SAMPLE_FINGERPRINT = "sample"
 """Fingerprint of what the service declares for itself when nothing was ever declared."""
 
 _PAGE = 1000
+
+_PLANS_MAX = 3
+"""Comparisons of an inventory outside of a transaction, until it is compared within one."""
+
+_CHANGED_MAX = 2000
+"""VMs that the event loop takes over one by one; more are indexed on the writer's thread and taken over together."""
 
 _APPROVALS_MAX = 500
 """Approvals in one transaction."""
@@ -52,6 +69,47 @@ Wish = tuple[tuple[str, ...], Approver, Origin | None]
 
 Rehearsed = tuple[Maintenance, tuple[Event, ...]]
 """A maintenance that would be made, with its events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declaration:
+    """What a declaration changes.
+
+    Attributes:
+        before: What it replaces, without what stays the same.
+        after: What stands there then.
+        scopes: The scopes that these VMs have before and after, by name.
+        change: How many VMs it changes.
+        version: Of the inventory that it was compared with; None: that of the same transaction.
+        whole: The whole inventory afterwards; None where a part was declared.
+    """
+
+    before: Inventory
+    after: Inventory
+    scopes: tuple[Mapping[str, Scope], Mapping[str, Scope]]
+    change: InventoryChange
+    version: int | None = None
+    whole: Inventory | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing differs."""
+        return self.before == self.after
+
+
+class _OutdatedError(Exception):
+    """No error: the inventory has changed since a declaration was compared with it."""
+
+
+def _checked(planned: _Declaration | None, tx: Transaction) -> _Declaration | None:
+    """Hand a plan over, if it was compared with what is declared now."""
+    if planned is not None and planned.version != tx.inventory_version():
+        raise _OutdatedError
+    return planned
+
+
+def _by_name(named: Iterable[N]) -> dict[str, N]:
+    return {each.name: each for each in named}
 
 
 class _Undone(Exception):
@@ -259,20 +317,26 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             Conflict: A VM of an active maintenance would vanish or change its scope.
         """
 
-        def make(tx: Transaction, before: Inventory, _active: list[Maintenance]) -> Inventory | None:
-            mark = tx.fingerprint()
-            if is_first and mark is not None:
+        def plan(reader: Reader) -> _Declaration | None:
+            mark = reader.fingerprint()
+            if recall(reader, key) is not None or (is_first and mark is not None):
                 return None
+            version, before = reader.inventory_version(), reader.inventory()
             if removals is not None and mark != SAMPLE_FINGERPRINT:
                 check_removals(before, inventory, removals)
-            return inventory
+            merged, change = apply_inventory(before, inventory, ())
+            less, more = only_changes(before, merged)
+            scopes = _by_name(before.scopes), _by_name(merged.scopes)
+            return _Declaration(before=less, after=more, scopes=scopes, change=change, version=version, whole=merged)
 
-        return await self._declare(
-            make,
-            fingerprint,
-            actor=actor,
-            key=key,
-        )
+        # Worked out before the transaction: approvals wait for that, and not for the comparison of two large files.
+        for _ in range(_PLANS_MAX):
+            planned = await self.read(plan)
+            try:
+                return await self._declare(partial(_checked, planned), fingerprint, actor=actor, key=key)
+            except _OutdatedError:
+                continue
+        return await self._declare(plan, fingerprint, actor=actor, key=key)
 
     @traced
     async def apply_host(
@@ -299,19 +363,26 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             Conflict: As `apply_inventory`; or it contradicts what is declared of other hosts.
         """
 
-        def make(_tx: Transaction, before: Inventory, active: list[Maintenance]) -> Inventory:
-            after = with_host(before, declared, active)
+        def plan(tx: Transaction) -> _Declaration:
+            part = tx.inventory_around(
+                host=declared.host,
+                vms=[vm.name for vm in declared.vms],
+                addresses=[address for vm in declared.vms for address in vm.addresses],
+                scopes=[scope.name for scope in declared.scopes],
+            )
+            held = tx.load_request((), [vm.name for vm in part.vms]).maintenances.values()
+            active = [maintenance for maintenance in held if maintenance.is_active]
+            after = with_host(part, declared, active)
             if removals is not None:
-                check_host_removals(declared.host, before, after, removals)
-            return after
+                check_host_removals(declared.host, part, after, removals)
+            merged, change = apply_inventory(part, after, active)
+            less, more = only_changes(part, merged)
+            elsewhere = max(self.identity.vm_count - len(part.vms), 0)
+            scopes = _by_name(part.scopes), _by_name(merged.scopes)
+            change = replace(change, unchanged=change.unchanged + elsewhere)
+            return _Declaration(before=less, after=more, scopes=scopes, change=change)
 
-        return await self._declare(
-            make,
-            None,
-            actor=actor,
-            key=key,
-            about=f"host {declared.host}",
-        )
+        return await self._declare(plan, None, actor=actor, key=key, about=f"host {declared.host}")
 
     async def compare_inventory(
         self, inventory: Inventory, removals: RemovalLimit | None
@@ -343,49 +414,57 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
     async def _declare(
         self,
-        make: Callable[[Transaction, Inventory, list[Maintenance]], Inventory | None],
+        plan: Callable[[Transaction], _Declaration | None],
         fingerprint: str | None,
         *,
         actor: str,
         key: Key | None = None,
         about: str = "",
     ) -> InventoryChange:
-        """Declare what `make` makes of what is declared and of the active maintenances; None: leave it.
+        """Declare what `plan` says; None: leave what is declared as it is.
 
         Without a fingerprint the file that was applied last stays the one that a start does not apply again, and what
         changes nothing is not written.
         """
         missed: list[Document] = []
+        index: list[InventoryIndex] = []
 
-        def work(tx: Transaction) -> tuple[InventoryChange, Inventory | None, Changes]:
+        def work(tx: Transaction) -> tuple[InventoryChange, _Declaration | None, Changes]:
             known = recall(tx, key)
             if known is not None:
                 return InventoryChange(**known), None, Changes()
             missed[:] = self._missed(tx)
             draft = self._draft(State(), tx, actor)
-            active = list(tx.load_maintenances(tx.active_ids()).maintenances.values())
-            before = tx.inventory()
-            declared = make(tx, before, active)
-            if declared is None:
-                return InventoryChange(unchanged=len(before.vms)), None, Changes()
-            merged, change = apply_inventory(before, declared, active)
-            if fingerprint is None and merged == before:
+            declaration = plan(tx)
+            if declaration is None:
+                return InventoryChange(unchanged=self.identity.vm_count), None, Changes()
+            change = declaration.change
+            if fingerprint is None and declaration.is_empty:
                 return change, None, Changes()
+            active = tx.load_maintenances(tx.active_ids()).maintenances.values() if declaration.whole else ()
+            before, after = _by_name(declaration.before.vms), _by_name(declaration.after.vms)
+            check_held(active, (before, declaration.scopes[0]), (after, declaration.scopes[1]))
             if key is not None:
                 tx.keep_outcome(Outcome(key=key.key, fingerprint=key.fingerprint, content=asdict(change), at=draft.now))
-            tx.replace_inventory(merged, fingerprint or tx.fingerprint() or "")
+            tx.replace_inventory(declaration.after, fingerprint or tx.fingerprint() or "", declaration.before)
             words = f"{change.added} added, {change.changed} changed, {change.removed} removed"
             draft.note(EntryKind.INVENTORY_APPLIED, reason=f"{about}: {words}" if about else words)
             changes = draft.finish()
             tx.save(changes)
-            return change, merged, changes
+            if declaration.whole is not None and len(before) + len(after) > _CHANGED_MAX:
+                index.append(InventoryIndex.of(declaration.whole))
+            return change, declaration, changes
 
-        def publish(result: tuple[InventoryChange, Inventory | None, Changes]) -> InventoryChange:
-            if result[1] is not None:
+        def publish(result: tuple[InventoryChange, _Declaration | None, Changes]) -> InventoryChange:
+            change, declaration, changes = result
+            if declaration is not None:
                 self.feed.publish(document for document in missed if self.feed.is_new(document))
-                self.identity.load(result[1])
-                self._publish(result[2])
-            return result[0]
+                if index:
+                    self.identity.load(index.pop())
+                else:
+                    self.identity.change(declaration.before, declaration.after)
+                self._publish(changes)
+            return change
 
         return await self._command(work, publish)
 
@@ -461,15 +540,15 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         def hear(tx: Transaction) -> None:
             tx.touch({audience.key: threshold for audience in tx.silent(threshold, 1_000_000)})
 
-        def look(reader: Reader) -> tuple[int, Truth]:
-            return reader.position(), (reader.inventory(), list(reader.documents()))
+        def look(reader: Reader) -> tuple[int, InventoryIndex, list[Document]]:
+            return reader.position(), InventoryIndex.of(reader.inventory()), list(reader.documents())
 
         await self._command(hear, lambda _: None)
         async with self._lock:
             # Not while others wait to write: reading a million VMs takes half a minute.
-            position, truth = await self.read(look)
-            self.identity.load(truth[0])
-            self.feed.reload(truth[1])
+            position, index, documents = await self.read(look)
+            self.identity.load(index)
+            self.feed.reload(documents)
             self._position = position
 
     async def probe(self) -> None:

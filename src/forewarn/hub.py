@@ -199,9 +199,10 @@ class Hub:
             for watch in watches:
                 watch.tell(change)
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, hosts: frozenset[str] | None) -> None:
         """Another inventory. Only hosts of which it says something else hear of it: the rest may be thousands."""
-        for watch in self._watches:
+        watches = self._watches if hosts is None else [watch for watch in self._watches if watch.host in hosts]
+        for watch in watches:
             declared = self._declared(watch.host)
             if declared == watch.declared:
                 watch.declared = declared  # lets go of the inventory before it

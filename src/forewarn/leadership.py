@@ -118,6 +118,7 @@ class Leased:
         clock: This machine's.
         holder: A name that no other replica has.
         write: Runs write transactions.
+        renew: Runs renewals, which must not wait for write transactions; None: as `write`.
         span: How long the lease lasts without being renewed.
         on_change: Called when it was won or lost.
     """
@@ -130,6 +131,7 @@ class Leased:
         write: Callable[[Callable[[], Any]], Awaitable[Any]],
         span: timedelta = timedelta(seconds=4),
         on_change: Callable[[], None] = lambda: None,
+        renew: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
     ) -> None:
         self.holder = holder
         self.on_change = on_change
@@ -137,6 +139,7 @@ class Leased:
         self._store = store
         self._clock = clock
         self._write = write
+        self._renew = renew or write
         self._span = span
         self._term: int | None = None
         self._until_s = 0.0
@@ -190,6 +193,16 @@ class Leased:
         self._others_s = math.inf
         began_s = uptime_s()
         is_wrong = abs(self.skew) > _SKEW_MAX
+        if self.is_held and not is_wrong and self._term is not None:
+            term = self._term
+            renewed = await self._renew(lambda: self._store.renew_lease(_NAME, self.holder, term, self._span))
+            if renewed is not None:
+                self._note_skew(self._clock.now() - renewed.now, uptime_s() - began_s)
+                if abs(self.skew) <= _SKEW_MAX:
+                    self._until_s = began_s + self._span.total_seconds()
+                else:
+                    self._term = None
+                return
 
         def take() -> Lease | None:
             with self._store.write() as tx:

@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.core.decision import Changes, Document
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Audience, MaintenanceState
+from forewarn.core.model import Audience, Host, MaintenanceState, PowerState
 from forewarn.errors import Conflict
 from forewarn.store import SqlStore
 from tests.support.world import NOW
@@ -86,3 +86,57 @@ def replace_and_fail(store: SqlStore) -> None:
         tx.replace_inventory(Inventory(vms=(vm("one"),)), "mark")
         msg = "it shall not be"
         raise Conflict(msg)
+
+
+HOSTS = tuple(Host(name=f"host-{n}") for n in range(3))
+FLEET = tuple(replace(vm(f"vm-{n}", host=f"host-{n % 3}"), addresses=(f"10.0.0.{n}",)) for n in range(9))
+
+
+def test_a_part_of_the_inventory_is_replaced_and_the_rest_stays(store: SqlStore) -> None:
+    """Invariant 12: a change of one host costs what that host costs."""
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(hosts=HOSTS, vms=FLEET), "mark")
+        version = tx.inventory_version()
+    with store.read() as reader:
+        position = reader.position()
+        around = reader.inventory_around(host="host-0", vms=["vm-1"], addresses=["10.0.0.5"], scopes=())
+    assert [each.name for each in around.vms] == ["vm-0", "vm-1", "vm-3", "vm-5", "vm-6"]
+    assert around.hosts == HOSTS[:1]
+    moved, gone = replace(FLEET[1], host="host-0", addresses=("10.0.0.99",)), FLEET[6]
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(vms=(moved,)), "mark", before=Inventory(vms=(FLEET[1], gone)))
+        assert tx.inventory_version() > version
+    with store.read() as reader:
+        vms = {each.name: each for each in reader.inventory().vms}
+        assert vms == {each.name: each for each in (*FLEET, moved) if each is not gone}
+        assert reader.inventory().hosts == HOSTS
+        news = reader.news(position)
+        assert reader.inventory_around(host="none", vms=(), addresses=["10.0.0.1", "10.0.0.99"], scopes=()).vms == (
+            moved,
+        )
+    assert news.inventory is None
+    assert {name: [each.name for each in found] for name, found in news.hosts.items()} == {
+        "host-0": ["vm-0", "vm-1", "vm-3"],
+        "host-1": ["vm-4", "vm-7"],
+    }
+
+
+def test_another_scope_or_host_is_news_of_the_whole_inventory(store: SqlStore) -> None:
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(hosts=HOSTS, vms=FLEET), "mark")
+    with store.read() as reader:
+        position = reader.position()
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(hosts=(Host(name="host-9"),)), "mark", before=Inventory())
+    with store.read() as reader:
+        news = reader.news(position)
+        assert news.inventory == reader.inventory()
+    assert news.hosts == {}
+
+
+def test_the_version_grows_when_a_vm_changes_by_itself(store: SqlStore) -> None:
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(hosts=HOSTS, vms=FLEET), "mark")
+        version = tx.inventory_version()
+        tx.save(Changes(vms={"vm-0": replace(FLEET[0], power_state=PowerState.DELETED)}))
+        assert tx.inventory_version() > version

@@ -76,6 +76,35 @@ def test_a_lease_that_is_over_is_taken_with_another_term(shared: SharedStore, *,
 
 
 @pytest.mark.slow
+def test_a_lease_is_renewed_while_somebody_else_writes(database: Database, shared: SharedStore) -> None:
+    """Invariant 12: a large transaction does not cost the leader its lease."""
+    with shared.write() as tx:
+        term = tx.take_lease("a", "one", SPAN).term
+    other = database.open()
+    with other.write() as large:
+        large.replace_inventory(Inventory(), "large")
+        renewed = shared.renew_lease("a", "one", term, 2 * SPAN)
+        assert renewed is not None
+        assert renewed.expires_at == renewed.now + 2 * SPAN
+    with shared.write() as tx:
+        lease = tx.lease("a")
+    assert lease is not None
+    assert (lease.holder, lease.term, lease.expires_at) == ("one", term, renewed.expires_at)
+    other.close()
+
+
+@pytest.mark.slow
+def test_a_lease_that_is_over_or_of_somebody_else_is_not_renewed(shared: SharedStore) -> None:
+    with shared.write() as tx:
+        tx.take_lease("over", "one", NO_SPAN)
+        tx.take_lease("other", "one", SPAN)
+    assert shared.renew_lease("over", "one", 1, SPAN) is None
+    assert shared.renew_lease("other", "two", 1, SPAN) is None
+    assert shared.renew_lease("other", "one", 2, SPAN) is None
+    assert shared.renew_lease("none", "one", 1, SPAN) is None
+
+
+@pytest.mark.slow
 def test_a_transaction_that_failed_has_taken_nothing(shared: SharedStore) -> None:
     with pytest.raises(ZeroDivisionError):
         take_and_fail(shared)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forewarn.core.decision import Document
-from forewarn.core.inventory import Inventory
-from forewarn.core.model import Audience
+from forewarn.core.inventory import Inventory, only_changes
+from forewarn.core.model import Audience, Host
 from forewarn.feed import Feed
 from forewarn.identity import Identity
 from forewarn.wire.imds import Dialect
@@ -111,3 +113,57 @@ def test_one_of_several_vms_or_one_with_an_address_answers_its_own_callers_only(
         identity = Identity(Feed(Dialect()))
         identity.load(inventory)
         assert key(identity, "127.0.0.1") is None
+
+
+_SCOPES = st.sampled_from([None, "web", "gpu"])
+_VMS = st.dictionaries(
+    st.sampled_from("abcdef"), st.tuples(st.sampled_from(["host-1", "host-2", "host-3"]), _SCOPES, st.integers(0, 9))
+)
+
+
+def declared(vms: dict[str, tuple[str, str | None, int]], fault_domains: int) -> Inventory:
+    """An inventory in which each VM has an address of its own."""
+    made = (
+        replace(vm(name, scope=scope, host=host), addresses=(f"10.0.{ord(name)}.{last}",))
+        for name, (host, scope, last) in vms.items()
+    )
+    hosts = tuple(Host(name=name) for name in sorted({host for host, _, _ in vms.values()}))
+    scopes = (availability_set("web"), scale_set("gpu", fault_domain_count=fault_domains))
+    return Inventory(hosts=hosts, scopes=scopes, vms=tuple(made))
+
+
+@given(_VMS, _VMS, st.integers(1, 2), st.integers(1, 2))
+def test_a_change_leads_to_what_loading_the_whole_leads_to(
+    old: dict[str, tuple[str, str | None, int]], new: dict[str, tuple[str, str | None, int]], before: int, after: int
+) -> None:
+    """Invariant 12: a change costs what it changes."""
+    first, second = declared(old, before), declared(new, after)
+    changed, loaded = Identity(Feed(Dialect())), Identity(Feed(Dialect()))
+    changed.load(first)
+    callers = {name: changed.named(name) for name in old}
+    changed.change(*only_changes(first, second))
+    loaded.load(second)
+    assert {each.name: each for each in changed.vms} == {each.name: each for each in loaded.vms}
+    assert changed.hosts == loaded.hosts
+    for host in ("host-1", "host-2", "host-3"):
+        assert sorted(each.name for each in changed.vms_of(host)) == sorted(each.name for each in loaded.vms_of(host))
+    for one in second.vms:
+        assert key(changed, one.addresses[0]) == key(loaded, one.addresses[0])
+        caller, was = changed.named(one.name), callers.get(one.name)
+        assert caller is not None
+        assert (caller.vm, caller.scope) == (one, None if one.scope is None else changed.scope(one.scope))
+        assert was is None or was.is_current is (was is caller)
+    gone = {address for one in first.vms for address in one.addresses}
+    for address in gone - {address for one in second.vms for address in one.addresses}:
+        assert changed.resolve(address, HERE) is None
+
+
+def test_a_change_of_one_vm_leaves_the_connections_of_others_alone(identity: Identity) -> None:
+    other, own = identity.resolve("10.9.0.0", HERE), identity.resolve("10.9.0.9", HERE)
+    assert other is not None
+    assert own is not None
+    heard: list[frozenset[str] | None] = []
+    identity.listeners.append(heard.append)
+    identity.change(Inventory(vms=(DB,)), Inventory(vms=(replace(DB, size="D4"),)))
+    assert (other.is_current, own.is_current) == (True, False)
+    assert heard == [frozenset({DB.host})]

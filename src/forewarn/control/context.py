@@ -17,6 +17,7 @@ from forewarn.clock import Clock
 from forewarn.commit import Key
 from forewarn.control.access import admit
 from forewarn.control.broadcast import EntryBroadcast
+from forewarn.control.parsing import InventoryParser
 from forewarn.control.refusal import RefusalLog
 from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.decision import Changes
@@ -72,6 +73,7 @@ class Context:
         is_stopping: Set when the service stops; streams end.
         changed: Set, and replaced, at each change of the ledger: a hint for streams.
         entries: New ledger entries, read once for all streams.
+        parser: Reads inventories.
     """
 
     engine: Engine
@@ -100,6 +102,7 @@ class Context:
     is_stopping: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     entries: EntryBroadcast = field(init=False)
+    parser: InventoryParser = field(default_factory=InventoryParser)
 
     def __post_init__(self) -> None:
         """Make the parts that follow from the others."""

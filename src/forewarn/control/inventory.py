@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
 
 from forewarn.control.context import Actor, ContextOf, IdempotencyKey
 from forewarn.wire.control import InventoryOut
 from forewarn.wire.inventory import (
     InventoryDifferenceOut,
     InventoryIn,
+    encode_inventory,
     fingerprint,
-    parse_inventory,
     show_difference,
-    show_inventory,
 )
 
 __all__ = ["RemoveMissing", "router"]
@@ -48,7 +48,7 @@ async def apply(
     """
     text = await request.body()
     removals = None if remove_missing else context.removals
-    inventory = parse_inventory(text)
+    inventory = await context.parser.parse(text)
     change = await context.engine.apply_inventory(inventory, fingerprint(text), actor=actor, key=key, removals=removals)
     return InventoryOut.of(change)
 
@@ -56,11 +56,12 @@ async def apply(
 @router.post("/diff", openapi_extra=_FILE)
 async def diff(context: ContextOf, _actor: Actor, request: Request) -> InventoryDifferenceOut:
     """What applying this file would change, and whether it would be refused; nothing is changed."""
-    inventory = parse_inventory(await request.body())
+    inventory = await context.parser.parse(await request.body())
     return show_difference(*await context.engine.compare_inventory(inventory, context.removals))
 
 
-@router.get("")
-async def show(context: ContextOf, _actor: Actor) -> InventoryIn:
+@router.get("", response_model=InventoryIn)
+async def show(context: ContextOf, _actor: Actor) -> Response:
     """What is declared, in the form of the file."""
-    return await context.engine.read(lambda reader: show_inventory(reader.inventory()))
+    content = await context.engine.read(lambda reader: encode_inventory(reader.inventory()))
+    return Response(content, media_type="application/json")

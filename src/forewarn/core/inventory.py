@@ -10,9 +10,18 @@ from forewarn.core.model import Host, Maintenance, PowerState, Scope, VirtualMac
 from forewarn.core.value import replace
 from forewarn.errors import Conflict
 
-__all__ = ["HostDeclaration", "Inventory", "InventoryChange", "apply_inventory", "with_host"]
+__all__ = [
+    "HostDeclaration",
+    "Inventory",
+    "InventoryChange",
+    "apply_inventory",
+    "check_held",
+    "only_changes",
+    "with_host",
+]
 
 N = TypeVar("N", bound=Host | Scope)
+M = TypeVar("M", Host, Scope, VirtualMachine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +152,7 @@ def apply_inventory(
     scopes_before = {scope.name: scope for scope in current.scopes}
     scopes = {scope.name: scope for scope in declared.scopes}
     vms = {vm.name: _with_profile(vm, before.get(vm.name), scopes) for vm in declared.vms}
-    for maintenance in active:
-        for name in maintenance.vms:
-            _refuse_if_held(maintenance, before.get(name), vms.get(name), scopes_before, scopes)
+    check_held(active, (before, scopes_before), (vms, scopes))
     kept = [name for name in vms if name in before]
     changed = sum(vms[name] != before[name] for name in kept)
     change = InventoryChange(
@@ -157,6 +164,53 @@ def apply_inventory(
     hosts_before = {host.name: host for host in current.hosts}
     hosts = tuple(hosts_before.get(host.name, host) for host in declared.hosts)
     return Inventory(hosts=hosts, scopes=declared.scopes, vms=tuple(vms.values())), change
+
+
+Named = tuple[Mapping[str, VirtualMachine], Mapping[str, Scope]]
+"""VMs and scopes by name."""
+
+
+def check_held(active: Iterable[Maintenance], before: Named, after: Named) -> None:
+    """See that no VM of an active maintenance vanishes or changes its audience.
+
+    Args:
+        active: The active maintenances.
+        before: VMs and scopes before. VMs that are on neither side are taken as unchanged.
+        after: VMs and scopes after.
+
+    Raises:
+        Conflict: One does.
+    """
+    for maintenance in active:
+        for name in maintenance.vms:
+            _refuse_if_held(maintenance, before[0].get(name), after[0].get(name), before[1], after[1])
+
+
+def only_changes(before: Inventory, after: Inventory) -> tuple[Inventory, Inventory]:
+    """Return both inventories without what is the same in them, so that a small change costs little.
+
+    A VM whose scope differs counts as changed, since its audience may be another one.
+    """
+    hosts = _only_changed(before.hosts, after.hosts)
+    scopes = _only_changed(before.scopes, after.scopes)
+    vms = _only_changed(before.vms, after.vms)
+    names = {scope.name for side in scopes for scope in side}
+    if names:
+        changed = {vm.name for side in vms for vm in side}
+        more = [[vm for vm in side.vms if vm.scope in names and vm.name not in changed] for side in (before, after)]
+        vms = (*vms[0], *more[0]), (*vms[1], *more[1])
+    return (
+        Inventory(hosts=hosts[0], scopes=scopes[0], vms=vms[0]),
+        Inventory(hosts=hosts[1], scopes=scopes[1], vms=vms[1]),
+    )
+
+
+def _only_changed(before: tuple[M, ...], after: tuple[M, ...]) -> tuple[tuple[M, ...], tuple[M, ...]]:
+    old, new = {one.name: one for one in before}, {one.name: one for one in after}
+    return (
+        tuple(one for one in before if new.get(one.name) != one),
+        tuple(one for one in after if old.get(one.name) != one),
+    )
 
 
 def _with_profile(vm: VirtualMachine, before: VirtualMachine | None, scopes: dict[str, Scope]) -> VirtualMachine:
@@ -171,8 +225,8 @@ def _refuse_if_held(
     maintenance: Maintenance,
     before: VirtualMachine | None,
     after: VirtualMachine | None,
-    scopes_before: dict[str, Scope],
-    scopes: dict[str, Scope],
+    scopes_before: Mapping[str, Scope],
+    scopes: Mapping[str, Scope],
 ) -> None:
     if before is None:
         return

@@ -65,7 +65,7 @@ class Directory:
             self._names = (inventories, names)
         return {kind: each.containing(part, most) for kind, each in names.items()}
 
-    def _forget(self) -> None:
+    def _forget(self, _hosts: frozenset[str] | None) -> None:
         self._inventories += 1
 
 

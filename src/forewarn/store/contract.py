@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -30,6 +30,8 @@ from forewarn.store.lease import Lease
 from forewarn.store.notifying_contract import NotifyingReader, NotifyingTransaction
 
 __all__ = [
+    "HOSTS_MARKED_MAX",
+    "HOST_PREFIX",
     "INVENTORY",
     "Forgotten",
     "News",
@@ -41,12 +43,26 @@ __all__ = [
     "Store",
     "StoredRollout",
     "Transaction",
+    "marks_of",
 ]
 
 T = TypeVar("T")
 
 INVENTORY = ""
 """What stands for the inventory among the keys of audiences, where it is told what has changed."""
+
+HOST_PREFIX = "host:"
+"""What the name of a host whose VMs have changed begins with among those keys."""
+
+HOSTS_MARKED_MAX = 500
+"""Hosts whose VMs may change at once before the inventory counts as replaced."""
+
+
+def marks_of(before: Inventory, after: Inventory) -> list[str]:
+    """Return the keys that say what differs between two inventories: those of hosts, or that of the whole inventory."""
+    hosts = {vm.host for side in (before, after) for vm in side.vms}
+    is_small = before.scopes == after.scopes and before.hosts == after.hosts and len(hosts) <= HOSTS_MARKED_MAX
+    return [HOST_PREFIX + host for host in sorted(hosts)] if is_small else [INVENTORY]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +72,14 @@ class News:
     Attributes:
         position: Up to which this tells.
         documents: The present document of each audience that has changed, disabled ones included.
-        inventory: The inventory, if it was replaced; None if not.
+        inventory: The inventory, if much of it was replaced; None if not.
+        hosts: Where the inventory was not replaced: the VMs of each host whose VMs have changed.
     """
 
     position: int
     documents: list[Document]
     inventory: Inventory | None
+    hosts: Mapping[str, tuple[VirtualMachine, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +147,23 @@ class Reader(NotifyingReader, Protocol):
 
     def inventory(self) -> Inventory:
         """Everything that is declared, VMs by name."""
+        ...
+
+    def inventory_version(self) -> int:
+        """A number that grows whenever anything changes that `inventory` returns."""
+        ...
+
+    def inventory_around(
+        self, *, host: str, vms: Iterable[str], addresses: Iterable[str], scopes: Iterable[str]
+    ) -> Inventory:
+        """What a declaration of one host can touch: it costs what that is, however large the inventory.
+
+        Args:
+            host: Its VMs, and the host itself.
+            vms: Names of VMs, wherever they are.
+            addresses: The VMs to which these belong.
+            scopes: Names of scopes, beside those of the VMs.
+        """
         ...
 
     def vms(
@@ -336,8 +371,14 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         """Move ``active_until`` of enabled audiences forward; never back."""
         ...
 
-    def replace_inventory(self, inventory: Inventory, fingerprint: str) -> None:
-        """Make the declared state exactly this."""
+    def replace_inventory(self, inventory: Inventory, fingerprint: str, before: Inventory | None = None) -> None:
+        """Make the declared state exactly this.
+
+        Args:
+            inventory: What is declared.
+            fingerprint: Of the file that it came in.
+            before: What it replaces, where only a part is declared anew: what is on neither side stays.
+        """
         ...
 
     def keep_clock(self, kind: str) -> None:
@@ -409,6 +450,10 @@ class SharedStore(Protocol):
 
     def write(self) -> AbstractContextManager[SharedTransaction]:
         """As of any store."""
+        ...
+
+    def renew_lease(self, name: str, holder: str, term: int, span: timedelta) -> Lease | None:
+        """Extend a lease that is held and not over, without waiting for writers; None: it is not."""
         ...
 
     def wait_for_change(self, timeout_s: float) -> bool:

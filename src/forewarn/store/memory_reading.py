@@ -26,7 +26,7 @@ from forewarn.core.model import (
     VirtualMachine,
 )
 from forewarn.core.selection import EVERYTHING, Selection, takes_entry, takes_maintenance
-from forewarn.store.contract import INVENTORY, News, Outcome, Page, StoredRollout
+from forewarn.store.contract import HOST_PREFIX, INVENTORY, News, Outcome, Page, StoredRollout
 from forewarn.store.memory_notifying import MemoryNotifyingReader
 from forewarn.store.memory_owning import has_entry, has_maintenance, has_vm
 from forewarn.store.memory_tables import ALL, Table, Tables
@@ -61,6 +61,21 @@ class MemoryReader(MemoryNotifyingReader):
             hosts=tuple(hosts[name] for name in sorted(hosts)),
             scopes=tuple(scopes[name] for name in sorted(scopes)),
             vms=tuple(self.vms()),
+        )
+
+    def inventory_version(self) -> int:
+        return int(self._tables.meta.rows.get("inventory_version", "0"))
+
+    def inventory_around(
+        self, *, host: str, vms: Iterable[str], addresses: Iterable[str], scopes: Iterable[str]
+    ) -> Inventory:
+        names = {*vms, *of_keys(self._tables.addresses, set(addresses)).values()}
+        found = {vm.name: vm for vm in (*self.vms(host=host), *of_keys(self._tables.vms, names).values())}
+        named = {*scopes, *(vm.scope for vm in found.values() if vm.scope is not None)}
+        return Inventory(
+            hosts=tuple(of_keys(self._tables.hosts, [host]).values()),
+            scopes=tuple(self.scopes(sorted(named)).values()),
+            vms=tuple(found[name] for name in sorted(found)),
         )
 
     def vms(
@@ -114,11 +129,12 @@ class MemoryReader(MemoryNotifyingReader):
     def news(self, since: int) -> News:
         marks = self._tables.feed_by_sequence.group(ALL)
         keys = {key for sequence, key in marks if sequence > since}
-        return News(
-            position=self.position(),
-            documents=[self._document(audience) for audience in self.audiences(keys).values()],
-            inventory=self.inventory() if INVENTORY in keys else None,
-        )
+        documents = [self._document(audience) for audience in self.audiences(keys).values()]
+        if INVENTORY in keys:
+            return News(position=self.position(), documents=documents, inventory=self.inventory())
+        names = [key.removeprefix(HOST_PREFIX) for key in keys if key.startswith(HOST_PREFIX)]
+        hosts = {name: tuple(self.vms(host=name)) for name in names}
+        return News(position=self.position(), documents=documents, inventory=None, hosts=hosts)
 
     def audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
         return of_keys(self._tables.audiences, keys)

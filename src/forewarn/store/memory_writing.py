@@ -25,7 +25,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.policy import NO_POLICY
 from forewarn.core.value import replace
-from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout
+from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout, marks_of
 from forewarn.store.memory_notifying import MemoryNotifyingTransaction
 from forewarn.store.memory_reading import MemoryReader, as_json, of_keys
 from forewarn.store.memory_tables import ALL, Index, Table, Tables
@@ -183,6 +183,8 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
             tables.hosts.put(host.name, host)
         for vm in changes.vms.values():
             tables.vms.put(vm.name, vm)
+        if changes.vms or changes.hosts:
+            self._renew_inventory_version()
         self._keep_claims(changes)
         for entry in changes.entries:
             sequence = self.next_sequence()
@@ -214,14 +216,43 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
             if audience is not None and audience.active_until is not None and audience.active_until < moment:
                 self._tables.audiences.put(key, replace(audience, active_until=moment))
 
-    def replace_inventory(self, inventory: Inventory, fingerprint: str) -> None:
+    def replace_inventory(self, inventory: Inventory, fingerprint: str, before: Inventory | None = None) -> None:
+        if before is None:
+            self._replace_all(inventory)
+        else:
+            self._replace_some(before, inventory)
+        self._tables.meta.put("inventory", fingerprint)
+        self._renew_inventory_version()
+        self._mark([INVENTORY] if before is None else marks_of(before, inventory))
+
+    def _replace_all(self, inventory: Inventory) -> None:
         tables = self._tables
         tables.hosts.replace_all((h.name, h) for h in inventory.hosts)
         tables.scopes.replace_all((s.name, s) for s in inventory.scopes)
         tables.vms.replace_all((vm.name, vm) for vm in inventory.vms)
         tables.addresses.replace_all((address, vm.name) for vm in inventory.vms for address in vm.addresses)
-        tables.meta.put("inventory", fingerprint)
-        self._mark([INVENTORY])
+
+    def _replace_some(self, before: Inventory, after: Inventory) -> None:
+        tables = self._tables
+        for host in before.hosts:
+            tables.hosts.put(host.name, None)
+        for scope in before.scopes:
+            tables.scopes.put(scope.name, None)
+        for vm in before.vms:
+            tables.vms.put(vm.name, None)
+            for address in vm.addresses:
+                tables.addresses.put(address, None)
+        for host in after.hosts:
+            tables.hosts.put(host.name, host)
+        for scope in after.scopes:
+            tables.scopes.put(scope.name, scope)
+        for vm in after.vms:
+            tables.vms.put(vm.name, vm)
+            for address in vm.addresses:
+                tables.addresses.put(address, vm.name)
+
+    def _renew_inventory_version(self) -> None:
+        self._tables.meta.put("inventory_version", str(self.inventory_version() + 1))
 
     def keep_clock(self, kind: str) -> None:
         self._tables.meta.put("clock", kind)

@@ -26,7 +26,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.store import tables as t
-from forewarn.store.contract import INVENTORY, News, Outcome, Page, StoredRollout
+from forewarn.store.contract import HOST_PREFIX, INVENTORY, News, Outcome, Page, StoredRollout
 from forewarn.store.notifying import SqlNotifyingReader
 from forewarn.store.owning import owned_entries, owned_events, owned_maintenances, owned_vms
 from forewarn.store.rows import from_rows, in_pieces
@@ -54,6 +54,25 @@ class SqlReader(SqlNotifyingReader):
         for piece in in_pieces(sorted(set(keys))):
             found += self._all(kind, sa.select(column.table).where(column.in_(piece)))
         return found
+
+    def inventory_version(self) -> int:
+        return int(self._meta("inventory_version") or 0)
+
+    def inventory_around(
+        self, *, host: str, vms: Iterable[str], addresses: Iterable[str], scopes: Iterable[str]
+    ) -> Inventory:
+        names = set(vms)
+        for piece in in_pieces(sorted(set(addresses))):
+            names |= set(
+                self._connection.execute(sa.select(t.address.c.vm).where(t.address.c.address.in_(piece))).scalars()
+            )
+        found = {vm.name: vm for vm in (*self.vms(host=host), *self._by_key(VirtualMachine, t.vm.c.name, names))}
+        named = {*scopes, *(vm.scope for vm in found.values() if vm.scope is not None)}
+        return Inventory(
+            hosts=tuple(self._by_key(Host, t.host.c.name, [host])),
+            scopes=tuple(self.scopes(sorted(named)).values()),
+            vms=tuple(found[name] for name in sorted(found)),
+        )
 
     def inventory(self) -> Inventory:
         return Inventory(
@@ -129,7 +148,14 @@ class SqlReader(SqlNotifyingReader):
             listed += self._all(Event, events)
         listed.sort(key=attrgetter("audience"))
         documents = list(self._documents(self.audiences(keys).values(), listed))
-        return News(position=position, documents=documents, inventory=self.inventory() if INVENTORY in keys else None)
+        if INVENTORY in keys:
+            return News(position=position, documents=documents, inventory=self.inventory())
+        names = [key.removeprefix(HOST_PREFIX) for key in keys if key.startswith(HOST_PREFIX)]
+        hosts: dict[str, list[VirtualMachine]] = {name: [] for name in names}
+        for vm in sorted(self._by_key(VirtualMachine, t.vm.c.host, names), key=attrgetter("name")):
+            hosts[vm.host].append(vm)
+        found = {name: tuple(vms) for name, vms in hosts.items()}
+        return News(position=position, documents=documents, inventory=None, hosts=found)
 
     def audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
         return {a.key: a for a in self._by_key(Audience, t.audience.c.key, keys)}

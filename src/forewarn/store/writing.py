@@ -23,7 +23,7 @@ from forewarn.core.model import (
 )
 from forewarn.errors import StoreUnavailable
 from forewarn.store import tables as t
-from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout
+from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout, marks_of
 from forewarn.store.notifying import SqlNotifyingTransaction
 from forewarn.store.reading import SqlReader
 from forewarn.store.rows import claim_rows, in_pieces, to_row
@@ -198,6 +198,8 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         self._put(t.event, changes.events, changes.created)
         self._upsert(t.host, [to_row(host) for host in changes.hosts.values()])
         self._upsert(t.vm, [to_row(vm) for vm in changes.vms.values()])
+        if changes.vms or changes.hosts:
+            self._renew_inventory_version()
         self._index_claims(changes)
         entries = [to_row(entry) | {"sequence": self.next_sequence()} for entry in changes.entries]
         if entries:
@@ -247,8 +249,9 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         if rows:
             self._connection.execute(query, rows)
 
-    def replace_inventory(self, inventory: Inventory, fingerprint: str) -> None:
-        before = self.inventory()
+    def replace_inventory(self, inventory: Inventory, fingerprint: str, before: Inventory | None = None) -> None:
+        marks = [INVENTORY] if before is None else marks_of(before, inventory)
+        before = self.inventory() if before is None else before
         self._replace(t.host, before.hosts, inventory.hosts)
         self._replace(t.scope, before.scopes, inventory.scopes)
         changed = self._replace(t.vm, before.vms, inventory.vms)
@@ -258,7 +261,11 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         if rows:
             self._connection.execute(sa.insert(t.address), rows)
         self._upsert(t.meta, [{"key": "inventory", "value": fingerprint}])
-        self._mark([INVENTORY])
+        self._renew_inventory_version()
+        self._mark(marks)
+
+    def _renew_inventory_version(self) -> None:
+        self._upsert(t.meta, [{"key": "inventory_version", "value": str(self.inventory_version() + 1)}])
 
     def _replace(
         self,

@@ -44,6 +44,7 @@ __all__ = [
     "InventoryIn",
     "ScopeIn",
     "VmIn",
+    "encode_inventory",
     "fingerprint",
     "in_file",
     "parse_inventory",
@@ -493,6 +494,20 @@ def show_inventory(inventory: Inventory) -> InventoryIn:
         scopes=[_show_scope(scope) for scope in inventory.scopes],
         vms=[_show_vm(vm) for vm in inventory.vms],
     )
+
+
+def encode_inventory(inventory: Inventory) -> bytes:
+    """Encode what is declared as JSON, in the form of the file.
+
+    It goes piece by piece, so that other threads get their turn while a large inventory is encoded.
+    """
+    lists: dict[str, list[bytes]] = {
+        "hosts": [HostIn(name=host.name).model_dump_json().encode() for host in inventory.hosts],
+        "scopes": [_show_scope(scope).model_dump_json().encode() for scope in inventory.scopes],
+        "vms": [_show_vm(vm).model_dump_json().encode() for vm in inventory.vms],
+    }
+    members = (b'"' + name.encode() + b'":[' + b",".join(values) + b"]" for name, values in lists.items())
+    return b"{" + b",".join(members) + b"}"
 
 
 def show_difference(difference: InventoryDifference, refusal: Conflict | None) -> InventoryDifferenceOut:

@@ -1,0 +1,91 @@
+"""Reading a large inventory in a process of its own.
+
+A hundred thousand VMs take ten seconds of YAML and checks. On the event loop that would stop every call; on a thread it
+would hold the interpreter for long moments. So the text goes to a short-lived process, and the result comes back in
+pieces that are each taken over within milliseconds. Small files are read at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sys
+
+from forewarn.core.inventory import Inventory
+from forewarn.errors import InvalidRequest, ServerError, StoreUnavailable
+from forewarn.inventory_process import LENGTH_BYTES
+from forewarn.wire.inventory import parse_inventory
+
+__all__ = ["InventoryParser"]
+
+_INLINE_BYTES_MAX = 16 << 10
+_WAITING_MAX = 4
+_TIMEOUT_S = 300.0
+
+
+class InventoryParser:
+    """Reads inventories, a large one in a process of its own; one of these at a time.
+
+    Args:
+        inline_bytes_max: Size up to which a text is read at once.
+    """
+
+    def __init__(self, inline_bytes_max: int = _INLINE_BYTES_MAX) -> None:
+        self._inline_bytes_max = inline_bytes_max
+        self._waiting = 0
+        self._lock = asyncio.Lock()
+
+    async def parse(self, text: bytes) -> Inventory:
+        """Read an inventory file; the event loop goes on meanwhile.
+
+        Raises:
+            InvalidRequest: It is malformed, or contradicts itself.
+            StoreUnavailable: Several large ones wait already.
+            ServerError: The process that reads it failed.
+        """
+        if len(text) <= self._inline_bytes_max:
+            return parse_inventory(text)
+        if self._waiting >= _WAITING_MAX:
+            msg = f"{self._waiting} large inventories are being read already: try again in a moment"
+            raise StoreUnavailable(msg)
+        self._waiting += 1
+        try:
+            async with self._lock:
+                return await _parse_in_process(text)
+        finally:
+            self._waiting -= 1
+
+
+async def _parse_in_process(text: bytes) -> Inventory:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "forewarn.inventory_process",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None  # noqa: S101 - it was asked for
+    assert process.stdout is not None  # noqa: S101 - as above
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            process.stdin.write(text)
+            process.stdin.write_eof()
+            parts: tuple[list[object], ...] = ([], [], [])
+            while True:
+                length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big")
+                if not length:
+                    break
+                kind, values = pickle.loads(await process.stdout.readexactly(length))  # noqa: S301 - of our own process
+                if kind == "error":
+                    message, details = values
+                    raise InvalidRequest(message, **details)
+                parts[kind].extend(values)
+    except (asyncio.IncompleteReadError, OSError, TimeoutError) as error:
+        msg = "the process that reads inventories ended early or took too long; the log has its last words"
+        raise ServerError(msg) from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+    hosts, scopes, vms = parts
+    return Inventory(hosts=tuple(hosts), scopes=tuple(scopes), vms=tuple(vms))  # type: ignore[arg-type] # by their kind
