@@ -25,7 +25,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 
 def request(known: int | None = None) -> bytes:
     """A GET; with the incarnation that is known already, a long poll for the next one."""
-    lines = [f"GET {PATH} HTTP/1.1", "Host: metadata", "Metadata: true"]
+    lines = [f"GET {PATH} HTTP/1.1", "Host: 169.254.169.254", "Metadata: true"]
     if known is not None:
         lines += [f'If-None-Match: "{known}"', "Prefer: wait=300"]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()

@@ -32,6 +32,7 @@ from forewarn.identity import Identity
 from forewarn.ids import RandomIds
 from forewarn.journal import Journal
 from forewarn.leadership import Leased
+from forewarn.listen import parse_host_names
 from forewarn.notifying import Habits, Notifier
 from forewarn.scheduler import Pace, Scheduler
 from forewarn.store.contract import Store
@@ -179,6 +180,7 @@ def _limits(settings: Settings) -> Limits:
         connections_per_vm_max=settings.connections_per_vm_max,
         wait_s_max=settings.wait_max.total_seconds(),
         rate_limit_per_s=settings.rate_limit_per_s,
+        host_names=parse_host_names(settings.metadata_host_names),
     )
 
 

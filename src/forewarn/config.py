@@ -29,7 +29,7 @@ from forewarn.core.decision import Rules
 from forewarn.core.difference import RemovalLimit
 from forewarn.core.look import Vigilance
 from forewarn.errors import ConfigError
-from forewarn.listen import is_loopback_name
+from forewarn.listen import is_loopback_name, parse_host_names
 from forewarn.secret import default_state_dir
 from forewarn.span import format_span, parse_span
 from forewarn.wire.imds import Dialect
@@ -181,6 +181,12 @@ class Settings(BaseSettings):
         "both limits apply. Below 1, the last one is never removed without confirmation.",
     )
     metadata_listen: str = Field("127.0.0.1:8169", description="Address of the metadata endpoint; several with commas.")
+    metadata_host_names: str = Field(
+        "",
+        max_length=10_000,
+        description="Names by which VMs call the metadata endpoint, separated by commas. Addresses and localhost are "
+        "always accepted in the Host header, other names are refused.",
+    )
     any_caller_is: str = Field(
         "",
         max_length=128,
@@ -476,6 +482,11 @@ class Settings(BaseSettings):
     def _read_none(cls, value: object) -> object:
         """Flags, variables and TOML have no null; the word is for settings that may be unset."""
         return None if value == "none" else value
+
+    @field_validator("metadata_host_names")
+    @classmethod
+    def _check_host_names(cls, value: str) -> str:
+        return ",".join(sorted(parse_host_names(value)))
 
     @field_validator("tracing_endpoint")
     @classmethod

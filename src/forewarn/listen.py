@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 from forewarn.errors import ConfigError
 
-__all__ = ["bound", "is_loopback", "is_loopback_name", "parse_listen", "url_of"]
+__all__ = [
+    "bound",
+    "is_loopback",
+    "is_loopback_name",
+    "is_own_host",
+    "parse_host_names",
+    "parse_listen",
+    "url_of",
+]
+
+_HOST = re.compile(r"(?P<name>\[[^\]]+\]|[^:\[\]]+)(?::\d{0,5})?")
+_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
+_NAME_LENGTH_MAX = 253
+_HOST_LENGTH_MAX = _NAME_LENGTH_MAX + len(":65535")
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -42,6 +57,44 @@ def is_loopback_name(host: str) -> bool:
         return is_loopback(host)
     except ValueError:
         return host == "localhost"
+
+
+def parse_host_names(text: str) -> frozenset[str]:
+    """The names in ``forewarn, metadata.internal``, in lower case.
+
+    Raises:
+        ValueError: One of them is not a host name.
+    """
+    names = frozenset(part.strip().lower() for part in text.split(",") if part.strip())
+    for name in sorted(names):
+        if not _NAME.fullmatch(name) or len(name) > _NAME_LENGTH_MAX:
+            msg = f"{name!r} is not a host name: expected names without a port, separated by commas"
+            raise ValueError(msg)
+    return names
+
+
+def is_own_host(header: str, names: frozenset[str] = frozenset()) -> bool:
+    """Whether the value of a ``Host`` header names us: an address, ``localhost``, or one of `names`, with any port.
+
+    A web page can have its own name resolve to our address (DNS rebinding). It cannot have a browser send an address,
+    or a name that is not its own.
+    """
+    return len(header) <= _HOST_LENGTH_MAX and _is_own_host(header, names)
+
+
+@lru_cache(maxsize=1024)
+def _is_own_host(header: str, names: frozenset[str]) -> bool:
+    match = _HOST.fullmatch(header)
+    if match is None:
+        return False
+    name = match["name"].lower()
+    if name == "localhost" or name in names:
+        return True
+    try:
+        address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return name.startswith("[") == (address.version == 6)  # noqa: PLR2004 - of the Internet Protocol
 
 
 @contextmanager

@@ -25,12 +25,11 @@ PLAIN = {
     "requests": get(
         LATEST, "User-Agent: python-requests/2.32", "Accept-Encoding: gzip, deflate", "Connection: keep-alive"
     ),
-    "no host": get().replace(b"Host: 169.254.169.254\r\n", b""),
-    "odd host": get().replace(b"169.254.169.254", b"[?/"),
+    "host with a port": get().replace(b"169.254.169.254", b"localhost:8169"),
     "content type": get(LATEST, "Content-Type: application/json"),
     "cookie and referer": get(LATEST, "Cookie: a=b", "Referer: http://x/"),
     "metadata last and shouted": get(LATEST, "X: y", "METADATA:  TRUE ", metadata=None),
-    "metadata twice": get(LATEST, "Metadata: false"),
+    "metadata twice": get(LATEST, "Metadata: True"),
     "empty lines before": b"\r\n\r\n" + get(),
 }
 CLOSING = {
@@ -39,6 +38,7 @@ CLOSING = {
     "keep-alive, then close": get(LATEST, "Connection: keep-alive", "Connection: close"),
     "proxy-connection": get(LATEST, "Proxy-Connection: close"),
     "old": get().replace(b"HTTP/1.1", b"HTTP/1.0"),
+    "old without host": get().replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"Host: 169.254.169.254\r\n", b""),
     "old keep-alive": get(LATEST, "Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0"),
 }
 NEVER = {
@@ -58,6 +58,12 @@ NEVER = {
     "a bad version": get("2021-02-01"),
     "no version": get(None),
     "no metadata": get(metadata=None),
+    "no host": get().replace(b"Host: 169.254.169.254\r\n", b""),
+    "foreign host": get().replace(b"169.254.169.254", b"evil.example"),
+    "two hosts": get(LATEST, "Host: evil.example"),
+    "origin": get(LATEST, "Origin: http://evil.example"),
+    "browser": get("2017-03-01", "Sec-Fetch-Site: cross-site", metadata=None),
+    "contradicting metadata": get(LATEST, "Metadata: false"),
     "forwarded": get(LATEST, "X-Forwarded-For: 127.0.0.1"),
     "parameter twice": get(None, path=f"{EVENTS}?api-version={LATEST}&api-version={LATEST}"),
     "long": get(LATEST, "X: " + "x" * 2048),

@@ -6,17 +6,20 @@ import itertools
 import json
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 
 import pytest
 
 from forewarn.wire.imds import VERSIONS
-from tests.support.service import Running, eventually
+from tests.support.service import Running, eventually, running
 from tests.support.wire import EVENTS, LATEST, Answer, approval, get, post
 
 NOT_FOUND = b'{ "error": "Not found" }'
 NOT_ALLOWED = b'{ "error": "Method not allowed" }'
 NO_METADATA = b'{ "error": "Bad request: . Required metadata header not specified" }'
 FORWARDED = b'{ "error": "Bad request: . X-Forwarded-For header is not allowed" }'
+BAD_HOST = b'{ "error": "Bad request: . Host header is missing or not allowed" }'
+BAD_ORIGIN = b'{ "error": "Bad request: . Origin header is not allowed" }'
 TWICE = b'{ "error": "Bad request: . A query parameter is given twice" }'
 EMPTY_BODY = b'{ "error": "Bad request: . Body is empty" }'
 NO_VERSION = (
@@ -85,13 +88,106 @@ def test_an_encoded_question_mark_belongs_to_the_path(service: Running) -> None:
     assert (answer.status, answer.body) == (404, NOT_FOUND)
 
 
-@pytest.mark.parametrize("host", ["169.254.169.254", "localhost:80", "[", "a/metadata/versions?", "x y", "", "\xff"])
-def test_the_host_header_decides_nothing(service: Running, host: str) -> None:
+HOST_LINE = b"Host: 169.254.169.254\r\n"
+
+
+def named(host: str, request: bytes | None = None) -> bytes:
+    """The request, with another Host."""
+    return (request or get()).replace(HOST_LINE, f"Host: {host}\r\n".encode("latin-1"))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *["169.254.169.254", "169.254.169.254:80", "127.0.0.1:8169", "10.0.0.1"],
+        *["[::1]", "[fe80::1%25eth0]:80", "[::ffff:169.254.169.254]", "localhost", "LocalHost:8169", "localhost:"],
+    ],
+)
+def test_an_address_or_localhost_is_a_host_of_ours_and_decides_nothing_else(service: Running, host: str) -> None:
     """R2, R3."""
     with service.wire(service.vm()) as wire:
-        request = get().replace(b"169.254.169.254", host.encode("latin-1"))
-        assert wire.ask(request).body == EMPTY_DOCUMENT
-        assert wire.ask(request.replace(b"scheduledevents", b"nothing")).body == NOT_FOUND
+        assert wire.ask(named(host)).body == EMPTY_DOCUMENT
+        assert wire.ask(named(host, get(path="/metadata/nothing"))).body == NOT_FOUND
+        assert wire.ask(named(host, get(None, path="/metadata/versions"))).status == 200
+
+
+FOREIGN_HOSTS = [
+    *["evil.example", "evil.example:8169", "169.254.169.254.evil.example", "localhost.evil.example", "metadata"],
+    *["[", "a/metadata/versions?", "x y", "", "\xff", "a:b:c", "::1", "[127.0.0.1]", "localhost:80:80", "2852039166"],
+    *["169.254.169.254, evil.example", "evil.example@169.254.169.254", "x" * 1000],
+]
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+def test_a_host_that_is_not_ours_is_400_and_nothing_is_enabled_or_approved(service: Running, host: str) -> None:
+    """A page whose name was made to lead here (DNS rebinding) can send every header that a VM sends."""
+    vm = service.vm()
+    with service.wire(vm) as wire:
+        for version in ("2017-03-01", LATEST):
+            answer = wire.ask(named(host, get(version)))
+            assert (answer.status, answer.body) == (400, BAD_HOST)
+        assert wire.ask(named(host, get(None, path="/metadata/versions"))).body == BAD_HOST
+        assert wire.ask(named(host, get("2021-02-01", path="/metadata/instance"))).body == BAD_HOST
+        assert not service.channel(vm).is_enabled
+        event_id = service.event(vm)
+        assert wire.ask(named(host, post(approval(event_id)))).body == BAD_HOST
+    assert not service.is_approved(event_id)
+
+
+def test_http_1_1_requires_one_host_and_http_1_0_none(service: Running) -> None:
+    without = get().replace(HOST_LINE, b"")
+    vm = service.vm()
+    service.enable(vm)
+    for request in (without, get(LATEST, "Host: 169.254.169.254"), get(LATEST, "Host: evil.example")):
+        with service.wire(vm) as wire:
+            assert wire.ask(request).body == BAD_HOST
+    for request, body in ((without, EMPTY_DOCUMENT), (get(), EMPTY_DOCUMENT), (named("evil.example"), BAD_HOST)):
+        with service.wire(vm) as wire:
+            assert wire.ask(request.replace(b"HTTP/1.1", b"HTTP/1.0")).body == body
+
+
+def test_names_of_the_settings_are_hosts_of_ours(tmp_path: Path) -> None:
+    names = "Forewarn, metadata.internal"
+    with running(tmp_path, metadata_host_names=names) as service, service.wire(service.vm()) as wire:
+        for host in ("forewarn", "FOREWARN:8169", "metadata.internal"):
+            assert wire.ask(named(host)).status == 200
+        for host in ("internal", "forewarn.example"):
+            assert wire.ask(named(host)).body == BAD_HOST
+
+
+# What browsers send
+
+
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+@pytest.mark.parametrize("value", ["http://evil.example", "null", "http://169.254.169.254", ""])
+def test_a_request_with_an_origin_is_400_whatever_the_version(service: Running, version: str, value: str) -> None:
+    """R13: no client of the protocol sends one, and every browser does with what may change something."""
+    vm = service.vm()
+    event_id = service.event(vm)
+    with service.wire(vm) as wire:
+        for request in (get(version, f"Origin: {value}"), post(approval(event_id), version, f"origin: {value}")):
+            answer = wire.ask(request)
+            assert (answer.status, answer.body) == (400, BAD_ORIGIN)
+    assert not service.is_approved(event_id)
+
+
+@pytest.mark.parametrize("line", ["Referer: http://evil.example/", "Sec-Fetch-Site: none", "sec-fetch-mode: no-cors"])
+def test_what_a_browser_sends_needs_the_metadata_header_in_the_first_version_too(service: Running, line: str) -> None:
+    """R12: a page cannot add the header without asking first, and OPTIONS is 405. Node's fetch sends Sec-Fetch-Mode."""
+    vm = service.vm()
+    event_id = service.event(vm)
+    with service.wire(vm) as wire:
+        for request in (
+            get("2017-03-01", line, metadata=None),
+            post(approval(event_id), "2017-03-01", line, metadata=None),
+            get("2017-03-01", line, metadata="false"),
+        ):
+            answer = wire.ask(request)
+            assert (answer.status, answer.body) == (400, NO_METADATA)
+        assert not service.is_approved(event_id)
+        for version in ("2017-03-01", LATEST):
+            assert wire.ask(get(version, line)).status == 200
+            assert wire.ask(post(approval(event_id), version, line)).status == 200
 
 
 # Methods
@@ -236,6 +332,16 @@ def test_any_other_value_of_the_metadata_header_counts_as_missing(service: Runni
     assert (answer.status, answer.body) == (400, NO_METADATA)
 
 
+@pytest.mark.parametrize("other", ["false", "", "1"])
+def test_metadata_headers_that_contradict_each_other_count_as_missing(service: Running, other: str) -> None:
+    """R11: two readers of such a request could each see another one."""
+    with service.wire(service.vm()) as wire:
+        for first, second in (("true", other), (other, "true")):
+            answer = wire.ask(get(LATEST, f"Metadata: {second}", metadata=first))
+            assert (answer.status, answer.body) == (400, NO_METADATA)
+        assert wire.ask(get(LATEST, "Metadata: TRUE")).status == 200
+
+
 @pytest.mark.parametrize("header", ["Forewarn", "X-Metadata", "Meta-Data"])
 def test_another_header_is_not_the_metadata_header(service: Running, header: str) -> None:
     """R11."""
@@ -277,7 +383,7 @@ def test_an_unknown_caller_gets_404_for_everything_and_is_counted(service: Runni
     assert eventually(lambda: service.service.traffic.unknown_connections == 0)
 
 
-@pytest.mark.parametrize("header", ["Forwarded: for={}", "X-Real-IP: {}", "Host: {}", "X-Client-IP: {}", "Via: 1.1 {}"])
+@pytest.mark.parametrize("header", ["Forwarded: for={}", "X-Real-IP: {}", "X-Client-IP: {}", "Via: 1.1 {}"])
 def test_nothing_in_a_request_changes_who_the_caller_is(service: Running, header: str) -> None:
     """R2, R85."""
     one, other = service.vm(), service.vm()
@@ -292,11 +398,13 @@ def test_nothing_in_a_request_changes_who_the_caller_is(service: Running, header
 # The order of checks
 
 
-FAULTS = ("path", "method", "forwarded", "metadata", "version", "body")
+FAULTS = ("path", "method", "host", "forwarded", "origin", "metadata", "version", "body")
 ANSWERS = {
     "path": (404, NOT_FOUND),
     "method": (405, NOT_ALLOWED),
+    "host": (400, BAD_HOST),
     "forwarded": (400, FORWARDED),
+    "origin": (400, BAD_ORIGIN),
     "metadata": (400, NO_METADATA),
     "version": (400, NO_VERSION),
     "body": (400, EMPTY_BODY),
@@ -306,17 +414,16 @@ EVERY_SET_OF_FAULTS = [set(some) for size in range(len(FAULTS) + 1) for some in 
 
 def faulty(faults: set[str]) -> bytes:
     body = b"" if "body" in faults else NOTHING
-    return (
-        get(
-            "1999-01-01" if "version" in faults else LATEST,
-            *(["X-Forwarded-For: 10.0.0.1"] if "forwarded" in faults else []),
-            f"Content-Length: {len(body)}",
-            path="/metadata/events" if "path" in faults else EVENTS,
-            method="PUT" if "method" in faults else "POST",
-            metadata=None if "metadata" in faults else "true",
-        )
-        + body
+    request = get(
+        "1999-01-01" if "version" in faults else LATEST,
+        *(["X-Forwarded-For: 10.0.0.1"] if "forwarded" in faults else []),
+        *(["Origin: http://evil.example"] if "origin" in faults else []),
+        f"Content-Length: {len(body)}",
+        path="/metadata/events" if "path" in faults else EVENTS,
+        method="PUT" if "method" in faults else "POST",
+        metadata=None if "metadata" in faults else "true",
     )
+    return (named("evil.example", request) if "host" in faults else request) + body
 
 
 def test_of_several_faults_the_first_in_the_order_of_checks_answers(service: Running) -> None:

@@ -241,6 +241,18 @@ def test_two_endpoints_for_one_host_show_the_same(service: Served, tmp_path: Pat
         wait_for(lambda: one.document(WEB_0)["Events"][0]["EventStatus"] == "Started")
 
 
+def test_names_that_are_not_of_this_host_are_refused_on_both_listeners(service: Served, tmp_path: Path) -> None:
+    """A page whose name was made to lead here (DNS rebinding) learns nothing."""
+    with endpoint(service, tmp_path, more=("--metadata-host-name", "metadata.internal")) as host:
+        wait_for(lambda: host.ask(WEB_0).status == 200)
+        for name, status in (("evil.example", 400), ("metadata.internal:80", 200), ("localhost", 200)):
+            with Wire(host.address, WEB_0) as wire:
+                assert wire.ask(get().replace(b"169.254.169.254", name.encode())).status == status
+            for path in ("/metrics", "/healthz", "/readyz"):
+                assert httpx.get(host.url + path, headers={"host": name}).status_code == status
+        assert httpx.get(f"{host.url}/metrics").status_code == 200
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -248,6 +260,7 @@ def test_two_endpoints_for_one_host_show_the_same(service: Served, tmp_path: Pat
         ({"--token-file": "/no/such"}, "cannot read the token file /no/such: No such file or directory"),
         ({"--ca-file": "/no/such"}, "cannot use the certificates of /no/such: No such file or directory"),
         ({"--metadata-listen": "here"}, "here"),
+        ({"--metadata-host-name": "a:80"}, "--metadata-host-name: 'a:80' is not a host name"),
     ],
 )
 def test_what_cannot_be_used_is_refused(tmp_path: Path, change: dict[str, str], expected: str) -> None:

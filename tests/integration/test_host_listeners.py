@@ -302,7 +302,7 @@ def test_who_is_on_no_interface_of_a_vm_is_not_answered(twins: Wires) -> None:
 HOLD = """
 import socket, sys
 sock = socket.create_connection((sys.argv[1], 80), timeout=10)
-sock.sendall(b"GET /metadata/versions HTTP/1.1\\r\\nHost: x\\r\\nMetadata: true\\r\\n\\r\\n")
+sock.sendall(b"GET /metadata/versions HTTP/1.1\\r\\nHost: 169.254.169.254\\r\\nMetadata: true\\r\\n\\r\\n")
 print(sock.recv(4096)[9:12].decode(), flush=True)
 sock.settimeout(60)
 while sock.recv(4096):

@@ -114,10 +114,11 @@ def test_an_address_of_no_vm_gets_404(cloud: Network, announced: list[dict[str, 
 
 
 def test_no_header_makes_a_vm_pass_for_another(cloud: Network, announced: list[dict[str, object]]) -> None:
-    """R2, R13, invariant 8: a forwarded address is refused, and a Host header changes nothing."""
+    """R2, R13, invariant 8: a forwarded address is refused, and so is another name in Host."""
     forwarded = _curl(cloud, DB, "-H", f"X-Forwarded-For: {WEB_0}", "-o", "/dev/null", "-w", "%{http_code}")
     assert forwarded == "400"
-    renamed = json.loads(_curl(cloud, DB, "-H", "Host: WestNO_0"))
+    assert _curl(cloud, DB, "-H", "Host: WestNO_0", "-o", "/dev/null", "-w", "%{http_code}") == "400"
+    renamed = json.loads(_curl(cloud, DB, "-H", f"Host: {WEB_0}"))
     assert {name for e in renamed["Events"] for name in e["Resources"]} == {"db"}
 
 

@@ -150,3 +150,15 @@ def test_no_collector_is_said_by_a_word() -> None:
 @pytest.mark.parametrize("ratio", ["-0.1", "1.1", "nan", "half"])
 def test_a_share_lies_between_nothing_and_all(ratio: str) -> None:
     assert "tracing_sample_ratio" in fault(tracing_sample_ratio=ratio)
+
+
+@pytest.mark.parametrize("text", ["forewarn:8169", "a b", "http://forewarn", "-a", "a..b", "*.example", "a" * 64])
+def test_a_host_name_that_is_none_is_refused(text: str) -> None:
+    assert "is not a host name" in fault(metadata_host_names=f"good, {text}")
+
+
+def test_host_names_are_read_in_lower_case_and_may_be_none() -> None:
+    assert load_settings(metadata_host_names=" Forewarn ,metadata.internal, ").metadata_host_names == (
+        "forewarn,metadata.internal"
+    )
+    assert load_settings().metadata_host_names == ""

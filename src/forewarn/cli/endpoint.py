@@ -65,6 +65,13 @@ def add_endpoint(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option(metavar="ADDRESS:PORT", help="For VMs; repeatable. (default: 169.254.169.254:80)"),
         ] = None,
+        metadata_host_name: Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="NAME",
+                help="Name by which VMs call the endpoint, beside addresses and localhost; repeatable.",
+            ),
+        ] = None,
         identify: Annotated[
             list[Way] | None,
             typer.Option(
@@ -139,4 +146,5 @@ def add_endpoint(app: typer.Typer) -> None:
             answers_dhcp=answer_dhcp,
             listen=listen,
             state_file=state_file,
+            host_names=metadata_host_name or (),
         )

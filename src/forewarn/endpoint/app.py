@@ -25,6 +25,7 @@ from forewarn.endpoint.authority import Authority
 from forewarn.errors import ForewarnError
 from forewarn.feed import Channel
 from forewarn.identity import Caller
+from forewarn.listen import is_own_host
 from forewarn.wire import imds, instance
 
 if TYPE_CHECKING:
@@ -208,14 +209,14 @@ class MetadataApp:
 
     async def _events(self, request: Request, connection: Connection, caller: Caller, *, is_legacy: bool) -> Response:
         self._check_method(request, ("GET", "POST"))
-        _check_forwarded(request)
+        self._check_sender(request)
         parameters, is_repeated = _query(request)
         index, version = (
             self._versions["2017-03-01"]
             if is_legacy
             else self._versions.get(parameters.get("api-version", ""), (None, None))
         )
-        if version is None or request.method in version.requires_metadata:
+        if version is None or request.method in version.requires_metadata or _is_from_browser(request):
             _check_metadata(request)
         if index is None or version is None:
             raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.version_error(self._authority.feed.versions)))
@@ -326,7 +327,7 @@ class MetadataApp:
 
     def _instance(self, request: Request, caller: Caller, path: str) -> Response:
         self._check_method(request, ("GET",))
-        _check_forwarded(request)
+        self._check_sender(request)
         _check_metadata(request)
         if path.lower() == _VERSIONS:
             return _json(HTTPStatus.OK, imds.encode_versions(self._authority.feed.versions))
@@ -348,6 +349,18 @@ class MetadataApp:
             response = _error(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed")
             response.headers["allow"] = ", ".join(allowed)
             raise _Refused(response)
+
+    def _check_sender(self, request: Request) -> None:
+        """Refuse what was not sent by the VM itself, to us: a rebound name, a proxy, a page of another origin (R13)."""
+        hosts = request.headers.getlist("host")
+        is_old = request.scope["http_version"] == "1.0"
+        is_ours = len(hosts) == 1 and is_own_host(hosts[0], self._traffic.limits.host_names)
+        if not (is_ours or (is_old and not hosts)):
+            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.HOST_REFUSED))
+        if "x-forwarded-for" in request.headers:
+            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.FORWARDED))
+        if "origin" in request.headers:
+            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.ORIGIN_REFUSED))
 
     def _check_rate(self, caller: Caller) -> None:
         """At most so many requests in each second (R9)."""
@@ -409,15 +422,18 @@ def _query(request: Request) -> tuple[dict[str, str], bool]:
     return dict(pairs), len({name for name, _ in pairs}) < len(pairs)
 
 
-def _check_forwarded(request: Request) -> None:
-    """A forwarded request was not sent by the VM itself (R13)."""
-    if "x-forwarded-for" in request.headers:
-        raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.FORWARDED))
+def _is_from_browser(request: Request) -> bool:
+    """Whether a page may have had a browser send it; then the Metadata header is required in every version.
+
+    Without that header the request of a page is a simple one, which a browser sends without asking us first.
+    """
+    return any(name == "referer" or name.startswith("sec-fetch-") for name in request.headers)
 
 
 def _check_metadata(request: Request) -> None:
     """Spec: R10, R11."""
-    if request.headers.get("metadata", "").strip().lower() != "true":
+    values = {value.strip().lower() for value in request.headers.getlist("metadata")}
+    if values != {"true"}:
         raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.METADATA_MISSING))
 
 

@@ -30,6 +30,7 @@ class Limits:
         connections_per_vm_max: Of one VM; also of all unknown callers together.
         wait_s_max: Longest long poll.
         rate_limit_per_s: Requests per second and VM; None: no limit.
+        host_names: Names taken in ``Host``, beside addresses and ``localhost``.
     """
 
     body_size_bytes_max: int = 1 << 20
@@ -41,6 +42,7 @@ class Limits:
     connections_per_vm_max: int = 256
     wait_s_max: float = 300.0
     rate_limit_per_s: int | None = None
+    host_names: frozenset[str] = frozenset()
 
 
 class Traffic:

@@ -15,6 +15,7 @@ from forewarn.errors import ConfigError
 from forewarn.host.link import Link
 from forewarn.host.listeners import Ways
 from forewarn.host.service import HostService
+from forewarn.listen import parse_host_names
 from forewarn.logs import configure_logging
 from forewarn.secret import read_token
 
@@ -31,6 +32,7 @@ def run_endpoint(  # noqa: PLR0913 - what the command takes
     answers_dhcp: bool,
     listen: str,
     state_file: Path | None,
+    host_names: Sequence[str] = (),
 ) -> None:
     """Answer VMs until SIGTERM or SIGINT.
 
@@ -39,12 +41,13 @@ def run_endpoint(  # noqa: PLR0913 - what the command takes
     """
     for url in control_urls:
         _check_url(url)
+    names = _read_names(host_names)
     token = read_token(token_file)
     configure_logging()
 
     async def run() -> None:
         link = Link(host, control_urls, token, _tls(ca_file))
-        service = HostService(link, ways, listen, state_file, answers_dhcp=answers_dhcp)
+        service = HostService(link, ways, listen, state_file, answers_dhcp=answers_dhcp, host_names=names)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -62,6 +65,14 @@ def _check_url(url: str) -> None:
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         msg = f"{url!r} is expected to be a URL such as https://control.example:8170"
         raise ConfigError(msg)
+
+
+def _read_names(names: Sequence[str]) -> frozenset[str]:
+    try:
+        return parse_host_names(",".join(names))
+    except ValueError as error:
+        msg = f"--metadata-host-name: {error}"
+        raise ConfigError(msg) from error
 
 
 def _tls(ca_file: Path | None) -> ssl.SSLContext | None:

@@ -6,11 +6,14 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -25,7 +28,10 @@ from forewarn.host.dhcp import Responder
 from forewarn.host.link import Link
 from forewarn.host.listeners import Listeners, Way, Ways
 from forewarn.host.remote import Remote, nothing, read_state
-from forewarn.listen import bound, parse_listen, url_of
+from forewarn.listen import bound, is_loopback, is_own_host, parse_listen, url_of
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 __all__ = ["HostService"]
 
@@ -41,12 +47,13 @@ class HostService:
         listen: Address for `/healthz`, `/readyz` and `/metrics`; empty: none.
         state_file: Where what is known is kept; None: nowhere.
         answers_dhcp: Whether guests are told by DHCP where the endpoint is (R94, R95).
+        host_names: Names by which VMs call the endpoint, beside addresses and ``localhost``.
 
     Raises:
         ConfigError: The state file cannot be used, or guests that are not told apart by interface ask by DHCP.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the command takes
         self,
         link: Link,
         ways: Ways,
@@ -54,14 +61,16 @@ class HostService:
         state_file: Path | None = None,
         *,
         answers_dhcp: bool = False,
+        host_names: frozenset[str] = frozenset(),
     ) -> None:
         self._link = link
+        self._host_names = host_names
         self._listen = parse_listen(listen) if listen else None
         clock = RealClock()
         known = None if state_file is None else read_state(state_file, link.host)
         self.is_from_file = known is not None
         self.remote = Remote(link, known or nothing(link.host), clock, state_file)
-        self.traffic = Traffic(Limits(), len(self.remote.feed.versions), Faults(clock))
+        self.traffic = Traffic(Limits(host_names=host_names), len(self.remote.feed.versions), Faults(clock))
         state = known or nothing(link.host)
         app = MetadataApp(self.remote, clock, self.traffic, state.first_answer_delay_s)
         self.endpoint = MetadataServer(app, self.traffic, self.remote.identity, clock)
@@ -109,9 +118,10 @@ class HostService:
         routes = [Route("/healthz", self._healthz), Route("/readyz", self._readyz), Route("/metrics", self._metrics)]
         with bound(host, port) as sock:
             self.url = url_of("http", sock)
-            server = uvicorn.Server(
-                uvicorn.Config(Starlette(routes=routes), log_config=None, access_log=False, lifespan="off", ws="none")
-            )
+            app: ASGIApp = Starlette(routes=routes)
+            if is_loopback(host):  # on another address, whatever scrapes it may use any name
+                app = _OwnHosts(app, self._host_names)
+            server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none"))
             server.install_signal_handlers = lambda: None  # type: ignore[attr-defined] # signals are the command's
             task = asyncio.create_task(server.serve(sockets=[sock]))
             try:
@@ -141,6 +151,23 @@ class HostService:
             if value is not None:
                 Gauge(name, what, registry=registry).set(value)
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+class _OwnHosts:
+    """Refuses requests for other names than ours: a page may have its own name lead here (DNS rebinding)."""
+
+    def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        hosts = Headers(scope=scope).getlist("host")
+        is_ours = len(hosts) == 1 and is_own_host(hosts[0], self._names)
+        if is_ours or (not hosts and scope["http_version"] == "1.0"):
+            await self._app(scope, receive, send)
+        else:
+            error = {"error": "the Host header is missing or names another host: use an address or localhost"}
+            await JSONResponse(error, HTTPStatus.BAD_REQUEST)(scope, receive, send)
 
 
 async def _stop(task: asyncio.Task[None]) -> None:

@@ -203,6 +203,8 @@ def encode_versions(versions: Iterable[Version]) -> bytes:
 
 METADATA_MISSING = encode_error("Bad request: . Required metadata header not specified")
 FORWARDED = encode_error("Bad request: . X-Forwarded-For header is not allowed")
+HOST_REFUSED = encode_error("Bad request: . Host header is missing or not allowed")
+ORIGIN_REFUSED = encode_error("Bad request: . Origin header is not allowed")
 
 
 # Approvals
