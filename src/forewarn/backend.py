@@ -25,6 +25,7 @@ from forewarn.endpoint import MetadataApp, MetadataServer
 from forewarn.endpoint.traffic import Limits, Traffic
 from forewarn.engine import Engine
 from forewarn.errors import ForewarnError
+from forewarn.fairness import Room
 from forewarn.faults import Faults
 from forewarn.feed import Feed
 from forewarn.following import Follower
@@ -93,6 +94,12 @@ class Backend:
             write=write,
             read=read,
             waiting_max=settings.commands_max,
+            room=Room(
+                entries_max=settings.commands_max,
+                weight_max=settings.approval_ids_waiting_max,
+                owner_entries_max=settings.approvals_waiting_per_caller_max,
+                owner_weight_max=settings.approval_ids_waiting_per_caller_max,
+            ),
             faults=self.faults,
         )
         self.traffic = Traffic(_limits(settings), len(self.feed.versions), self.faults, self.journal or None)

@@ -11,13 +11,12 @@ the whole truth.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from forewarn.clock import Clock
 from forewarn.core import settlement
@@ -32,10 +31,9 @@ from forewarn.leadership import Alone, Leadership
 from forewarn.store.contract import News, Outcome, Reader, Store, Transaction
 from forewarn.tracing import Tracing
 
-__all__ = ["Committer", "Gathered", "IdSource", "Key", "Runner", "Truth", "inline", "recall", "threaded", "traced"]
+__all__ = ["Committer", "IdSource", "Key", "Runner", "Truth", "inline", "recall", "threaded", "traced"]
 
 T = TypeVar("T")
-R = TypeVar("R")
 C = TypeVar("C", bound="Committer")
 P = ParamSpec("P")
 
@@ -284,60 +282,6 @@ class Committer:
         if not changes.is_empty:
             for listener in self.listeners:
                 listener(changes)
-
-
-class Gathered(Generic[T, R]):
-    """Wishes that are carried out together: what comes while others are carried out waits, and is next.
-
-    Args:
-        carry: Carries some out in one go, and hands back what came of each.
-        most: How many in one go; 1: each at once, by whoever wishes it.
-        waiting_max: How many may wait; one more is refused.
-    """
-
-    def __init__(self, carry: Callable[[Sequence[T]], Awaitable[list[R]]], most: int, waiting_max: int) -> None:
-        self._carry = carry
-        self._most = most
-        self._waiting_max = waiting_max
-        self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
-        self._working: asyncio.Task[None] | None = None
-
-    async def add(self, wish: T) -> R:
-        """Carry it out, with others; whoever asked may go away meanwhile.
-
-        Raises:
-            StoreUnavailable: Too many wait already.
-        """
-        if self._most == 1:
-            return (await self._carry([wish]))[0]
-        if len(self._waiting) >= self._waiting_max:
-            msg = f"{len(self._waiting)} changes are waiting for the database already (commands_max)"
-            raise StoreUnavailable(msg)
-        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((wish, answer))
-        if self._working is None or self._working.done():
-            self._working = asyncio.create_task(self._work())
-        return await answer
-
-    async def drain(self) -> None:
-        """Wait until nothing waits."""
-        while self._working is not None and not self._working.done():
-            await asyncio.wait({self._working})
-
-    async def _work(self) -> None:
-        while self._waiting:
-            taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
-            try:
-                found = await self._carry([wish for wish, _ in taken])
-            except Exception as error:  # noqa: BLE001 - it is those who wished that want to know
-                for _, answer in taken:
-                    if not answer.done():
-                        answer.set_exception(error)
-                        answer.exception()  # nobody may be there to take it
-                continue
-            for (_, answer), result in zip(taken, found, strict=True):
-                if not answer.done():
-                    answer.set_result(result)
 
 
 def recall(reader: Reader, key: Key | None) -> dict[str, Any] | None:

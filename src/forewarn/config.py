@@ -450,6 +450,17 @@ class Settings(BaseSettings):
     commands_max: int = Field(
         10_000, ge=1, description="Changes waiting for the database; one more is refused with 503."
     )
+    approvals_waiting_per_caller_max: int = Field(
+        1000,
+        ge=1,
+        description="Approvals of one VM or operator waiting for the database; one more is refused with 429.",
+    )
+    approval_ids_waiting_max: int = Field(
+        100_000, ge=1, description="Event ids in all approvals that wait for the database."
+    )
+    approval_ids_waiting_per_caller_max: int = Field(
+        10_000, ge=1, description="Event ids in the approvals of one VM or operator that wait for the database."
+    )
     due_batch_max: int = Field(500, ge=1, le=100_000, description="Maintenances started in one transaction.")
     history_retention: Span = Field(
         timedelta(days=90), ge=timedelta(hours=1), description="How long ended maintenances and the ledger are kept."

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from forewarn.commit import Gathered, Key, inline, recall, traced
+from forewarn.commit import Key, inline, recall, traced
 from forewarn.core import ending, host_failure, moving, planning, service, settlement
 from forewarn.core.access import Owned
 from forewarn.core.approval import Approval, Approver, approve
@@ -35,6 +35,7 @@ from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host,
 from forewarn.core.request import Request
 from forewarn.deadlines import DeadlineCommands
 from forewarn.errors import Conflict, NotFound
+from forewarn.fairness import FairBatcher, Room
 from forewarn.identity import InventoryIndex
 from forewarn.injection import FaultCommands
 from forewarn.retention import RetentionCommands
@@ -62,6 +63,9 @@ _CHANGED_MAX = 2000
 
 _APPROVALS_MAX = 500
 """Approvals in one transaction."""
+
+_IDS_MAX = 1000
+"""Event ids in one transaction, or in one read, unless a single approval has more."""
 
 Wish = tuple[tuple[str, ...], Approver, Origin | None]
 """The events that somebody approves, and where that was asked for."""
@@ -121,12 +125,27 @@ class _Undone(Exception):
 
 
 class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands, SubscriptionCommands, TokenCommands):
-    """All commands; see `Committer` for the arguments."""
+    """All commands; see `Committer` for the other arguments.
 
-    def __init__(self, **parts: Any) -> None:  # noqa: ANN401 - those of `Committer`
+    Args:
+        room: How many approvals may wait for the database, by caller and in all; weighed by their event ids.
+    """
+
+    def __init__(self, *, room: Room | None = None, **parts: Any) -> None:  # noqa: ANN401 - those of `Committer`
         super().__init__(**parts)
-        is_inline = self._write is inline
-        self._approvals = Gathered(self._approve_all, 1 if is_inline else _APPROVALS_MAX, self._waiting_max)
+        room = room or Room(entries_max=self._waiting_max)
+        self._approvals = FairBatcher(
+            self._approve_all,
+            wishes_max=1 if self._write is inline else _APPROVALS_MAX,
+            weight_max=_IDS_MAX,
+            room=room,
+        )
+        self._look_ups = FairBatcher(
+            self._look_up_all,
+            wishes_max=1 if self._read is inline else _APPROVALS_MAX,
+            weight_max=_IDS_MAX,
+            room=room,
+        )
 
     # Operators
 
@@ -263,14 +282,34 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         """Approve events; when this returns, it is on disk (R49 to R57a, invariant 5).
 
         Those that come while the database is busy share the next transaction: the VMs of a fleet approve at about the
-        same time, and it is the transaction that takes the time.
+        same time, and it is the transaction that takes the time. Each VM, or operator, has the same share of it.
+
+        Ids that a VM is not shown now are looked up first. Those that its audience never had are refused without a
+        transaction, so they cost the others nothing.
+
+        Raises:
+            StoreUnavailable: Nothing was approved, as far as is known; or too many approvals wait already.
+            LimitExceeded: Too many approvals of that VM or operator wait already.
         """
-        return await self._approvals.add((tuple(event_ids), approver, self.tracing.here()))
+        ids = tuple(dict.fromkeys(event_ids))
+        owner, weight = approver.vm or approver.actor, max(1, len(ids))
+        if approver.audience is not None:
+            unlisted = self.feed.channel(approver.audience).unlisted(ids)
+            if unlisted:
+                unknown = await self._look_ups.add((unlisted, approver.audience), owner=owner, weight=len(unlisted))
+                if unknown:
+                    return Approval(unknown=unknown)
+        return await self._approvals.add((ids, approver, self.tracing.here()), owner=owner, weight=weight)
 
     async def drain(self) -> None:
         """Wait for the commands under way; for the end of the service."""
         await self._approvals.drain()
         await super().drain()
+
+    async def _look_up_all(self, wanted: Sequence[tuple[tuple[str, ...], str]]) -> list[tuple[str, ...]]:
+        """Which of the ids the audience beside them never had, in one read."""
+        found = await self.read(lambda reader: reader.event_audiences({i for ids, _ in wanted for i in ids}))
+        return [tuple(i for i in ids if found.get(i) != audience) for ids, audience in wanted]
 
     async def _approve_all(self, wanted: Sequence[Wish]) -> list[Approval]:
         def load(tx: Transaction) -> State:

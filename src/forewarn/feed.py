@@ -113,6 +113,10 @@ class Channel:
         """An approval of these is on disk: the next one, with every poll of some clients, need not go there (W5)."""
         self.settled |= self._listed.intersection(event_ids)
 
+    def unlisted(self, event_ids: Iterable[str]) -> tuple[str, ...]:
+        """Those of the ids that the document does not show."""
+        return tuple(event_id for event_id in event_ids if event_id not in self._listed)
+
     def hide(self) -> None:
         """Show nothing: the audience is disabled."""
         self.is_enabled = False

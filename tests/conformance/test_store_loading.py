@@ -145,6 +145,15 @@ def test_events_come_with_their_maintenances_finished_ones_included(store: SqlSt
         assert tx.load_events([]).events == {}
 
 
+def test_the_audience_of_an_event_is_known_also_once_it_has_ended(store: SqlStore) -> None:
+    """R55."""
+    many = [f"unknown-{number}" for number in range(1200)]
+    with store.read() as reader:
+        found = reader.event_audiences([FIRST_DB.id, ENDED_WEB.id, FIRST_DB.id, *many])
+        assert found == {FIRST_DB.id: FIRST_DB.audience, ENDED_WEB.id: ENDED_WEB.audience}
+        assert reader.event_audiences([]) == {}
+
+
 def test_an_event_of_a_delete_comes_with_the_deletes_that_may_wait_for_it(store: SqlStore) -> None:
     """R92."""
     fleet = [vm(f"fleet-{n}", scope="fleet") for n in range(2)]

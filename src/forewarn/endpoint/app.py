@@ -265,7 +265,7 @@ class MetadataApp:
             raise _Refused(_error(HTTPStatus.BAD_REQUEST, f"Bad request: . {_sentence(str(error))}")) from error
         caller = self._caller(connection)
         channel = caller.channel
-        if not (wanted.event_ids and channel.settled.issuperset(wanted.event_ids)):
+        if not channel.settled.issuperset(wanted.event_ids):
             await self._carry_approval(wanted.event_ids, connection, caller, index)
         if channel.is_enabled:
             channel.asked_at = self._traffic.now

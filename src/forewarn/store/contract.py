@@ -240,6 +240,10 @@ class Reader(NotifyingReader, Protocol):
         """The events of each of those maintenances, in order of creation."""
         ...
 
+    def event_audiences(self, event_ids: Iterable[str]) -> dict[str, str]:
+        """The audience of each of those events, finished ones included; unknown ids are left out."""
+        ...
+
     def owned_events(self, event_ids: Iterable[str], owned: Owned) -> set[str]:
         """Which of those ids are of events about VMs of that tenant."""
         ...

@@ -185,6 +185,9 @@ class MemoryReader(MemoryNotifyingReader):
         found = {i: [rows[key] for _, key in index.group(i)] for i in sorted(set(maintenance_ids))}
         return {i: events for i, events in found.items() if events}
 
+    def event_audiences(self, event_ids: Iterable[str]) -> dict[str, str]:
+        return {i: event.audience for i, event in of_keys(self._tables.events, event_ids).items()}
+
     def owned_events(self, event_ids: Iterable[str], owned: Owned) -> set[str]:
         maintenances = self._tables.maintenances.rows
         events = of_keys(self._tables.events, event_ids)

@@ -208,6 +208,13 @@ class SqlReader(SqlNotifyingReader):
             found.setdefault(event.maintenance_id, []).append(event)
         return found
 
+    def event_audiences(self, event_ids: Iterable[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for piece in in_pieces(sorted(set(event_ids))):
+            query = sa.select(t.event.c.id, t.event.c.audience).where(t.event.c.id.in_(piece))
+            found.update((row.id, row.audience) for row in self._connection.execute(query))
+        return found
+
     def owned_events(self, event_ids: Iterable[str], owned: Owned) -> set[str]:
         found: set[str] = set()
         for piece in in_pieces(sorted(set(event_ids))):

@@ -1,0 +1,218 @@
+"""Fair shares of what is scarce: the database's writer, its reader, the event loop.
+
+`FairQueue` decides the order, `FairBatcher` carries out what waits in batches, `Turns` lets one go at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Generic, TypeVar
+
+from forewarn.errors import LimitExceeded, StoreUnavailable
+
+__all__ = ["FairBatcher", "FairQueue", "Room", "Turns"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How much may wait.
+
+    Attributes:
+        entries_max: Entries of all owners.
+        weight_max: Weight of all owners' entries.
+        owner_entries_max: Entries of one owner.
+        owner_weight_max: Weight of one owner's entries. An owner's first entry may be heavier.
+    """
+
+    entries_max: int = 10_000
+    weight_max: int = 100_000
+    owner_entries_max: int = 1000
+    owner_weight_max: int = 10_000
+
+
+@dataclass(slots=True)
+class _Share:
+    entries: int = 0
+    weight: int = 0
+    finish: int = 0
+
+
+class FairQueue(Generic[T]):
+    """A queue whose owners are served in proportion, whoever came first (self-clocked fair queueing).
+
+    Each entry gets a finish tag: its weight, counted from the tag of its owner's previous entry, or from the tag that
+    was served last if that is larger. The smallest tag is served next. So owners with entries of the same weight take
+    turns, and one with heavy entries is served less often.
+
+    Args:
+        room: How much may wait.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._heap: list[tuple[int, int, int, str, T]] = []
+        self._shares: dict[str, _Share] = {}
+        self._number = count()
+        self._served = 0
+        self._weight = 0
+
+    def __len__(self) -> int:
+        """Entries that wait."""
+        return len(self._heap)
+
+    @property
+    def next_weight(self) -> int:
+        """Weight of the entry that is served next; there must be one."""
+        return self._heap[0][2]
+
+    def push(self, owner: str, entry: T, weight: int = 1) -> None:
+        """Let an entry wait.
+
+        Raises:
+            StoreUnavailable: Too much waits already.
+            LimitExceeded: Too much of that owner waits already.
+        """
+        room = self._room
+        if len(self._heap) >= room.entries_max or (self._heap and self._weight + weight > room.weight_max):
+            msg = f"{len(self._heap)} changes are waiting for the database already (commands_max)"
+            raise StoreUnavailable(msg)
+        share = self._shares.get(owner)
+        if share is None:
+            share = self._shares[owner] = _Share()
+        elif share.entries >= room.owner_entries_max or share.weight + weight > room.owner_weight_max:
+            msg = f"{share.entries} approvals of {owner} are waiting already (approvals_waiting_per_caller_max)"
+            raise LimitExceeded(msg, limit="approvals_waiting_per_caller_max")
+        share.finish = max(self._served, share.finish) + weight
+        share.entries += 1
+        share.weight += weight
+        self._weight += weight
+        heapq.heappush(self._heap, (share.finish, next(self._number), weight, owner, entry))
+
+    def pop(self) -> T:
+        """Take the entry that is served next; there must be one."""
+        self._served, _, weight, owner, entry = heapq.heappop(self._heap)
+        share = self._shares[owner]
+        share.entries -= 1
+        share.weight -= weight
+        self._weight -= weight
+        if not share.entries:
+            del self._shares[owner]
+        if not self._heap:
+            self._served = 0
+        return entry
+
+
+class FairBatcher(Generic[T, R]):
+    """Carries out wishes in batches: what comes while a batch is carried out waits for the next ones, by fair shares.
+
+    Args:
+        carry: Carries some out in one go, and returns what came of each.
+        wishes_max: Wishes in one batch; 1: each is carried out at once, by whoever makes it.
+        weight_max: Weight of one batch. A single wish may be heavier.
+        room: How much may wait.
+    """
+
+    def __init__(
+        self,
+        carry: Callable[[Sequence[T]], Awaitable[list[R]]],
+        *,
+        wishes_max: int,
+        weight_max: int = 1000,
+        room: Room | None = None,
+    ) -> None:
+        self._carry = carry
+        self._wishes_max = wishes_max
+        self._weight_max = weight_max
+        self._waiting: FairQueue[tuple[T, asyncio.Future[R]]] = FairQueue(room or Room())
+        self._working: asyncio.Task[None] | None = None
+
+    async def add(self, wish: T, *, owner: str, weight: int = 1) -> R:
+        """Carry it out, with others; it is carried out even if the caller stops waiting.
+
+        Raises:
+            StoreUnavailable: Too much waits already.
+            LimitExceeded: Too much of that owner waits already.
+        """
+        if self._wishes_max == 1:
+            return (await self._carry([wish]))[0]
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.push(owner, (wish, answer), weight)
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work())
+        return await answer
+
+    async def drain(self) -> None:
+        """Wait until nothing waits."""
+        while self._working is not None and not self._working.done():
+            await asyncio.wait({self._working})
+
+    def _take(self) -> list[tuple[T, asyncio.Future[R]]]:
+        taken: list[tuple[T, asyncio.Future[R]]] = []
+        weight = 0
+        while self._waiting and len(taken) < self._wishes_max:
+            weight += self._waiting.next_weight
+            if taken and weight > self._weight_max:
+                break
+            taken.append(self._waiting.pop())
+        return taken
+
+    async def _work(self) -> None:
+        while self._waiting:
+            taken = self._take()
+            try:
+                found = await self._carry([wish for wish, _ in taken])
+            except Exception as error:  # noqa: BLE001 - it is for those who wait for the answer
+                for _, answer in taken:
+                    if not answer.done():
+                        answer.set_exception(error)
+                        answer.exception()  # the one who waited may be gone
+                continue
+            for (_, answer), result in zip(taken, found, strict=True):
+                if not answer.done():
+                    answer.set_result(result)
+
+
+class Turns:
+    """Lets one task go in each iteration of the event loop, by fair shares.
+
+    Whatever else is ready runs between two turns. So work that takes milliseconds delays others by one piece of it.
+
+    Args:
+        room: How much may wait.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(room)
+        self._is_turning = False
+
+    async def take(self, owner: str, weight: int) -> None:
+        """Return when it is this owner's turn.
+
+        Raises:
+            StoreUnavailable: Too much waits already.
+            LimitExceeded: Too much of that owner waits already.
+        """
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.push(owner, turn, weight)
+        if not self._is_turning:
+            self._is_turning = True
+            loop.call_soon(self._turn)
+        await turn
+
+    def _turn(self) -> None:
+        while self._waiting:
+            turn = self._waiting.pop()
+            if not turn.done():
+                turn.set_result(None)
+                break
+        self._is_turning = bool(self._waiting)
+        if self._is_turning:
+            asyncio.get_running_loop().call_soon(self._turn)
