@@ -178,13 +178,18 @@ async def _stop(task: asyncio.Task[None]) -> None:
 
 def _limits(settings: Settings) -> Limits:
     return Limits(
-        body_size_bytes_max=settings.body_size_bytes_max,
+        body_size_bytes_max=min(settings.body_size_bytes_max, settings.metadata_body_size_bytes_max),
         header_size_bytes_max=settings.header_size_bytes_max,
         start_requests_max=settings.start_requests_max,
         request_timeout_s=settings.request_timeout.total_seconds(),
         idle_timeout_s=settings.idle_timeout.total_seconds(),
         connections_max=settings.connections_max,
         connections_per_vm_max=settings.connections_per_vm_max,
+        connections_per_unknown_address_max=settings.connections_per_unknown_address_max,
+        approvals_at_work_per_vm_max=settings.approvals_at_work_per_vm_max,
+        approval_bytes_per_vm_minute_max=settings.approval_bytes_per_vm_minute_max,
+        body_bytes_per_vm_max=settings.body_bytes_per_vm_max,
+        body_bytes_max=settings.body_bytes_max,
         wait_s_max=settings.wait_max.total_seconds(),
         rate_limit_per_s=settings.rate_limit_per_s,
         host_names=parse_host_names(settings.metadata_host_names),

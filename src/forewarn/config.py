@@ -312,6 +312,12 @@ class Settings(BaseSettings):
     body_size_bytes_max: int = Field(
         1 << 20, ge=256, le=1 << 28, description="Largest request body, on either listener."
     )
+    metadata_body_size_bytes_max: int = Field(
+        256 << 10,
+        ge=256,
+        le=1 << 28,
+        description="Largest body of an approval by a VM; body_size_bytes_max applies, too.",
+    )
     header_size_bytes_max: int = Field(16 << 10, ge=1024, le=1 << 20, description="Largest request line with headers.")
     start_requests_max: int = Field(1000, ge=1, le=100_000, description="StartRequests in one POST.")
     request_timeout: Span = Field(
@@ -321,7 +327,30 @@ class Settings(BaseSettings):
         timedelta(minutes=5), ge=timedelta(seconds=1), description="For a connection without requests."
     )
     connections_max: int = Field(16384, ge=1, description="Connections to the metadata endpoint.")
-    connections_per_vm_max: int = Field(256, ge=1, description="Connections of one VM.")
+    connections_per_vm_max: int = Field(
+        256,
+        ge=1,
+        description="Connections of one VM, and of all unknown callers together. While connections run short, a VM may "
+        "have a 32nd part of those that are free, or 16.",
+    )
+    connections_per_unknown_address_max: int = Field(
+        16, ge=1, description="Connections from one address that is no VM's."
+    )
+    approvals_at_work_per_vm_max: int = Field(
+        32, ge=1, description="Approvals of one VM that have begun and are not answered; more are refused with 429."
+    )
+    approval_bytes_per_vm_minute_max: int = Field(
+        4 << 20,
+        ge=1024,
+        description="Bytes of approvals that one VM may send per minute, each counted as 256 at least. Then its "
+        "approvals are refused with 429 until the minute ends.",
+    )
+    body_bytes_per_vm_max: int = Field(
+        1 << 20, ge=256, description="Bytes of one VM's bodies that are not decoded yet; more are refused with 429."
+    )
+    body_bytes_max: int = Field(
+        64 << 20, ge=256, description="Bytes of all VMs' bodies that are not decoded yet; more are refused with 503."
+    )
     watches_max: int = Field(20_000, ge=1, description="Endpoints on hosts that may watch this process.")
     wait_max: Span = Field(timedelta(seconds=300), **_seconds(3600), description="Longest long poll (X1).")
 

@@ -29,6 +29,7 @@ class Counts(Protocol):
     Attributes:
         fast: GETs that the hot path answered, by version.
         outcomes: Requests that the app answered, by version, method and status.
+        over_limit: Requests and connections over a limit of the endpoint, by setting.
     """
 
     @property
@@ -39,6 +40,8 @@ class Counts(Protocol):
     def unknown_callers(self) -> int: ...  # noqa: D102
     @property
     def connections_refused(self) -> int: ...  # noqa: D102
+    @property
+    def over_limit(self) -> Mapping[str, int]: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +123,12 @@ class Metrics(Collector):
         yield _gauge("forewarn_watches", "Endpoints on hosts that watch this replica.", fleet.watches())
         yield _counter("forewarn_connections_refused", "Connections over a limit.", self._traffic.connections_refused)
         yield _counter("forewarn_unknown_callers", "Requests from addresses of no VM.", self._traffic.unknown_callers)
+        over = CounterMetricFamily(
+            "forewarn_over_limit", "Requests and connections of VMs over a limit, by setting.", labels=["limit"]
+        )
+        for limit, count in sorted(self._traffic.over_limit.items()):
+            over.add_metric([limit], count)
+        yield over
         approvals = CounterMetricFamily(
             "forewarn_approvals", "Approvals that counted, by who gave them.", labels=["by"]
         )

@@ -164,15 +164,15 @@ def test_a_body_at_the_limit_is_read(strict: Running) -> None:
 
 
 def test_more_start_requests_than_are_taken_are_400(service: Running, strict: Running) -> None:
-    """R54: also ten thousand of them, which the default refuses."""
+    """R54: also two thousand of them, which the default refuses."""
     with strict.wire(strict.vm()) as wire:
         answer = wire.ask(post(b'{"StartRequests":[' + b"{}," * 20 + b"{}]}"))
         assert answer.json == {"error": "Bad request: . StartRequests has 21 elements, at most 20 are taken"}
     vm = service.vm()
     event_id = service.event(vm)
     with service.wire(vm) as wire:
-        answer = wire.ask(post(approval(event_id, *[UNKNOWN] * 9999)))
-        assert answer.json == {"error": "Bad request: . StartRequests has 10000 elements, at most 1000 are taken"}
+        answer = wire.ask(post(approval(event_id, *[UNKNOWN] * 1999)))
+        assert answer.json == {"error": "Bad request: . StartRequests has 2000 elements, at most 1000 are taken"}
         assert wire.ask(post(approval(*[event_id] * 1000))).status == 200
     assert service.is_approved(event_id)
 

@@ -380,7 +380,7 @@ def test_an_unknown_caller_gets_404_for_everything_and_is_counted(service: Runni
             answer = wire.ask(request)
             assert (answer.status, answer.body) == (404, NOT_FOUND)
     assert service.service.traffic.unknown_callers == counted + len(requests)
-    assert eventually(lambda: service.service.traffic.unknown_connections == 0)
+    assert eventually(lambda: service.service.traffic.unknown_connections.total() == 0)
 
 
 @pytest.mark.parametrize("header", ["Forwarded: for={}", "X-Real-IP: {}", "X-Client-IP: {}", "Via: 1.1 {}"])

@@ -264,7 +264,7 @@ def test_after_a_change_of_the_inventory_a_kept_connection_is_answered_as_who_ca
         assert eventually(lambda: not service.connections())
         callers = service.service.identity._callers.values()
         assert {caller.connections for caller in callers} == {0}
-        assert service.service.traffic.unknown_connections == 0
+        assert service.service.traffic.unknown_connections.total() == 0
 
 
 def test_a_body_that_was_on_its_way_when_the_inventory_changed_counts_for_who_calls_now(tmp_path: Path) -> None:

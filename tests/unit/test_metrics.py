@@ -24,6 +24,7 @@ class Counted:
     outcomes: dict[tuple[str, str, int], int] = field(default_factory=dict)
     unknown_callers: int = 0
     connections_refused: int = 0
+    over_limit: dict[str, int] = field(default_factory=dict)
 
 
 @pytest.fixture
@@ -57,6 +58,7 @@ def test_requests_of_the_hot_path_and_of_the_app_are_one_figure(metrics: Metrics
 
 def test_documents_connections_and_strangers_are_shown(metrics: Metrics, counted: Counted, feed: Feed) -> None:
     counted.unknown_callers, counted.connections_refused = 4, 2
+    counted.over_limit["approvals_at_work_per_vm_max"] = 7
     feed.publish([Document(audience=Audience(key="vm:db", enabled_at=NOW, epoch=1, incarnation=1))])
     shown = samples(metrics)
     assert shown["forewarn_documents", ()] == 1
@@ -64,6 +66,7 @@ def test_documents_connections_and_strangers_are_shown(metrics: Metrics, counted
     assert shown["forewarn_connections", ()] == 3
     assert shown["forewarn_connections_refused_total", ()] == 2
     assert shown["forewarn_unknown_callers_total", ()] == 4
+    assert shown["forewarn_over_limit_total", ("approvals_at_work_per_vm_max",)] == 7
 
 
 def test_approvals_are_counted_by_who_gave_them(metrics: Metrics) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -22,7 +22,9 @@ from forewarn.core.approval import Approval, Approver
 from forewarn.core.fault import Fault, Place
 from forewarn.endpoint import misconduct
 from forewarn.endpoint.authority import Authority
-from forewarn.errors import ForewarnError
+from forewarn.endpoint.budget import HeldBody, OverLimit
+from forewarn.errors import ForewarnError, LimitExceeded
+from forewarn.fairness import Room, Turns
 from forewarn.feed import Channel
 from forewarn.identity import Caller
 from forewarn.listen import is_own_host
@@ -44,6 +46,12 @@ _VERSIONS = "/metadata/versions"
 _INSTANCE = "/metadata/instance"
 _DRAINED_BYTES_MAX = 16 << 20
 _RETRY_AFTER_S = 1
+_REFUSAL_DELAY_S = 1.0
+_SMALL_BODY_BYTES = 4096
+"""Decoded at once; larger bodies take turns."""
+
+_UNKNOWN_IDS_MAX = 10_000
+_UNKNOWN_IDS_OF_ONE = 8
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 _NOT_PLAIN = frozenset(
     {"if-none-match", "prefer", "content-length", "transfer-encoding", "expect", "upgrade", "x-forwarded-for", "range"}
@@ -77,6 +85,11 @@ class MetadataApp:
         self._clock = clock
         self._traffic = traffic
         self._first_answer_delay_s = first_answer_delay_s
+        self._enabling: dict[str, asyncio.Task[None]] = {}
+        self._unknown_ids: dict[tuple[str, int, int, str], None] = {}
+        self._turns = Turns(
+            Room(weight_max=traffic.limits.body_bytes_max, owner_weight_max=traffic.limits.body_bytes_max)
+        )
         self._dialect = authority.feed.dialect
         self._versions = {version.name: (index, version) for index, version in enumerate(authority.feed.versions)}
 
@@ -224,7 +237,7 @@ class MetadataApp:
             raise _Refused(_error(HTTPStatus.BAD_REQUEST, "Bad request: . A query parameter is given twice"))
         self._check_rate(caller)
         if request.method == "POST":
-            return await self._approve(request, connection, index)
+            return await self._approve(request, connection, caller, index)
         return await self._document(request, connection, caller, index)
 
     async def _document(self, request: Request, connection: Connection, caller: Caller, index: int) -> Response:
@@ -252,26 +265,80 @@ class MetadataApp:
         """What the caller is shown; the first who asks enables it (R67), and whoever asks keeps it so (R69)."""
         channel = caller.channel
         if not channel.is_enabled:
-            await self._authority.enable(channel.key, caller.vm.scope)
+            await self._enable(channel.key, caller.vm.scope)
             await self._hold(connection, channel, self._first_answer_delay_s)
         channel.asked_at = self._traffic.now
         return channel
 
-    async def _approve(self, request: Request, connection: Connection, index: int) -> Response:
-        body = await self._body(request)
+    async def _enable(self, key: str, scope: str | None) -> None:
+        """Enable an audience once, however many of its connections ask for the first time."""
+        task = self._enabling.get(key)
+        if task is None:
+            task = self._enabling[key] = asyncio.ensure_future(self._authority.enable(key, scope))
+            task.add_done_callback(lambda done: self._enabled_now(key, done))
+        await asyncio.shield(task)
+
+    def _enabled_now(self, key: str, task: asyncio.Task[None]) -> None:
+        del self._enabling[key]
+        if not task.cancelled():
+            task.exception()  # those who waited may be gone
+
+    async def _approve(self, request: Request, connection: Connection, caller: Caller, index: int) -> Response:
+        vm = caller.vm.name
+        budgets = self._traffic.budgets
         try:
-            wanted = imds.decode_approval(body, self._traffic.limits.start_requests_max)
-        except imds.BadPayload as error:
-            raise _Refused(_error(HTTPStatus.BAD_REQUEST, f"Bad request: . {_sentence(str(error))}")) from error
+            with budgets.approval(vm):
+                event_ids = await self._event_ids(request, vm)
+                return await self._approve_ids(event_ids, connection, index)
+        except OverLimit as over:
+            budgets.note(over.limit, vm)
+            response = _unavailable() if over.is_shared else _too_many(over.retry_after_s)
+            if not over.is_read:
+                await self._discard_body(request, response)
+        except LimitExceeded as error:
+            budgets.note(str(error.details.get("limit", error.code)), vm)
+            response = _too_many()
+        # A client that sends again at once costs little, if it waits for each refusal.
+        await self._hold_back(connection, _REFUSAL_DELAY_S)
+        raise _Refused(response)
+
+    async def _discard_body(self, request: Request, response: Response) -> None:
+        """Read what is still coming, as far as the client would not see the answer otherwise."""
+        if "expect" in request.headers:
+            response.headers["connection"] = "close"  # its body would be taken for the next request
+            return
+        size_bytes = 0
+        async for piece in request.stream():
+            size_bytes += len(piece)
+            if size_bytes > _DRAINED_BYTES_MAX:
+                response.headers["connection"] = "close"
+                return
+
+    async def _approve_ids(self, event_ids: tuple[str, ...], connection: Connection, index: int) -> Response:
         caller = self._caller(connection)
         channel = caller.channel
-        if not channel.settled.issuperset(wanted.event_ids):
-            await self._carry_approval(wanted.event_ids, connection, caller, index)
+        if not channel.settled.issuperset(event_ids):
+            await self._carry_approval(event_ids, connection, caller, index)
         if channel.is_enabled:
             channel.asked_at = self._traffic.now
         if self._dialect.post_body == "document" and channel.replies:
             return _json(HTTPStatus.OK, channel.replies[index].body)
         return _json(HTTPStatus.OK, b"")
+
+    async def _event_ids(self, request: Request, vm: str) -> tuple[str, ...]:
+        """The ids in the body; its bytes are counted until it is decoded.
+
+        Raises:
+            OverLimit: The VM, or all of them, have too much in hand.
+        """
+        with self._traffic.budgets.body(vm) as held:
+            body = await self._body(request, held)
+            if len(body) > _SMALL_BODY_BYTES:
+                await self._turns.take(vm, len(body))
+            try:
+                return imds.decode_approval(body, self._traffic.limits.start_requests_max).event_ids
+            except imds.BadPayload as error:
+                raise _Refused(_error(HTTPStatus.BAD_REQUEST, f"Bad request: . {_sentence(str(error))}")) from error
 
     async def _carry_approval(
         self, event_ids: tuple[str, ...], connection: Connection, caller: Caller, index: int
@@ -281,6 +348,10 @@ class MetadataApp:
         Refused when an id is unknown and the dialect says so (A11), or when a policy leaves it to other approvers.
         """
         channel = caller.channel
+        shown = (channel.key, channel.epoch, channel.incarnation)
+        refuses_unknown = self._dialect.unknown_event != HTTPStatus.OK
+        if refuses_unknown and any((*shown, event_id) in self._unknown_ids for event_id in channel.unlisted(event_ids)):
+            raise _Refused(self._unknown())
         approver = Approver(
             actor=f"vm:{caller.vm.name}",
             audience=channel.key,
@@ -290,7 +361,8 @@ class MetadataApp:
         )
         approval = await self.approve(event_ids, approver)
         if approval.unknown:
-            if self._dialect.unknown_event != HTTPStatus.OK:
+            if refuses_unknown:
+                self._remember_unknown((*shown, event_id) for event_id in approval.unknown[:_UNKNOWN_IDS_OF_ONE])
                 raise _Refused(self._unknown())
             known = [i for i in event_ids if i not in set(approval.unknown)]
             approval = await self.approve(known, approver)
@@ -298,28 +370,50 @@ class MetadataApp:
             raise _Refused(_error(HTTPStatus.BAD_REQUEST, "Bad request: . This VM may not approve this event"))
         channel.settle((*approval.approved, *approval.unchanged))
 
+    def _remember_unknown(self, keys: Iterable[tuple[str, int, int, str]]) -> None:
+        """Remember ids that an audience does not have, as long as its document stays the same.
+
+        Ids are random, so one that does not exist will not be made later. Of each approval a few are enough: it is
+        refused as a whole. The oldest are forgotten.
+        """
+        for key in keys:
+            self._unknown_ids[key] = None
+        while len(self._unknown_ids) > _UNKNOWN_IDS_MAX:
+            del self._unknown_ids[next(iter(self._unknown_ids))]
+
     def _unknown(self) -> Response:
         if self._dialect.unknown_event == HTTPStatus.NOT_FOUND:
             return _error(HTTPStatus.NOT_FOUND, "Not found")
         return _error(HTTPStatus.BAD_REQUEST, "Bad request: . EventId is not known")
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, request: Request, held: HeldBody) -> bytes:
         limit = self._traffic.limits.body_size_bytes_max
         body = bytearray()
+        over: OverLimit | None = None
         size_bytes = int(request.headers.get("content-length", 0))
         is_refused = size_bytes > limit and "expect" in request.headers  # it asks before it sends
         if not is_refused:
             size_bytes = 0
             async for piece in request.stream():
                 size_bytes += len(piece)
-                if size_bytes <= limit:
-                    body += piece
-                elif size_bytes > limit + _DRAINED_BYTES_MAX:
+                if size_bytes > limit + _DRAINED_BYTES_MAX:
                     break  # up to here it is read on: a client that is still sending would not see the answer
+                if size_bytes > limit or over is not None:
+                    continue
+                try:
+                    held.add(len(piece))
+                    body += piece
+                except OverLimit as found:
+                    over = found
+                    body.clear()
+                    held.drop()
         if size_bytes > limit:
             response = _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Request body is larger than {limit} bytes")
             response.headers["connection"] = "close"
             raise _Refused(response)
+        if over is not None:
+            over.is_read = True
+            raise over
         request.scope["state"]["body"] = bytes(body)
         return bytes(body)
 
@@ -372,7 +466,7 @@ class MetadataApp:
             caller.window_s, caller.window_requests = second, 0
         caller.window_requests += 1
         if caller.window_requests > limit:
-            raise _Refused(_error(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests"))
+            raise _Refused(_too_many())
 
     # Waiting
 
@@ -445,6 +539,13 @@ def _unavailable() -> Response:
     """Not now; soon."""
     response = _error(HTTPStatus.SERVICE_UNAVAILABLE, "Service unavailable")
     response.headers["retry-after"] = str(_RETRY_AFTER_S)
+    return response
+
+
+def _too_many(retry_after_s: int = _RETRY_AFTER_S) -> Response:
+    """More than this VM's share (R65)."""
+    response = _error(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests")
+    response.headers["retry-after"] = str(retry_after_s)
     return response
 
 

@@ -35,6 +35,9 @@ __all__ = ["Connection", "HttpProtocol"]
 
 _CANDIDATE_BYTES_MAX = 2048
 _PIPELINE_MAX = 64
+_SHARES = 32
+_SHARE_MIN = 16
+"""One VM may have that part of the connections that are free, but always so many while there are any."""
 
 
 class _Refusal(NamedTuple):
@@ -45,16 +48,16 @@ class _Refusal(NamedTuple):
     rest: bytes
 
 
-def _refusal(status: HTTPStatus, text: str) -> _Refusal:
+def _refusal(status: HTTPStatus, text: str, more: str = "") -> _Refusal:
     body = encode_error(text)
-    head = f"content-type: {CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    head = f"{more}content-type: {CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     return _Refusal(status, f"HTTP/1.1 {status} {status.phrase}\r\n".encode(), head.encode() + body)
 
 
 _MALFORMED = _refusal(HTTPStatus.BAD_REQUEST, "Bad request: . Malformed HTTP request")
 _TOO_LARGE = _refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "Request header fields too large")
 _TOO_SLOW = _refusal(HTTPStatus.REQUEST_TIMEOUT, "Request timeout")
-_BUSY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections")
+_BUSY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections", "retry-after: 1\r\n")
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -228,9 +231,10 @@ class Connection(asyncio.Protocol):
         if self.caller is None:
             self._find_caller()
         connections = self._server_state.connections
-        limits = self._traffic.limits
-        if len(connections) >= limits.connections_max or self._counted >= limits.connections_per_vm_max:
+        limit = self._limit_reached(len(connections))
+        if limit:
             self._traffic.connections_refused += 1
+            self._traffic.budgets.note(limit, "" if self.caller is None else self.caller.vm.name)
             self.refuse(_BUSY)
             return
         if self._traffic.faults.in_force and self.is_cut_off():
@@ -439,13 +443,26 @@ class Connection(asyncio.Protocol):
         else:
             self.caller = self._identity.resolve(self.peer, self.local)
 
-    @property
-    def _counted(self) -> int:
-        """How many connections the caller has; unknown callers count together."""
-        return self._traffic.unknown_connections if self.caller is None else self.caller.connections
+    def _limit_reached(self, open_count: int) -> str:
+        """The setting that leaves no room for another connection of this caller; empty: there is room."""
+        limits, traffic = self._traffic.limits, self._traffic
+        free = limits.connections_max - open_count
+        if free <= 0:
+            return "connections_max"
+        if self.caller is None:
+            if traffic.unknown_connections[self.peer] >= limits.connections_per_unknown_address_max:
+                return "connections_per_unknown_address_max"
+            counted = traffic.unknown_connections.total()
+        else:
+            counted = self.caller.connections
+        share = min(limits.connections_per_vm_max, max(_SHARE_MIN, free // _SHARES))
+        return "connections_per_vm_max" if counted >= share else ""
 
     def _count(self, by: int) -> None:
         if self.caller is None:
-            self._traffic.unknown_connections += by
+            unknown = self._traffic.unknown_connections
+            unknown[self.peer] += by
+            if not unknown[self.peer]:
+                del unknown[self.peer]
         else:
             self.caller.connections += by

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from email.utils import format_datetime
 
+from forewarn.endpoint.budget import Budgets
 from forewarn.faults import Faults
 from forewarn.journal import Journal
 
@@ -28,20 +29,30 @@ class Limits:
         idle_timeout_s: For a connection without requests.
         connections_max: All together.
         connections_per_vm_max: Of one VM; also of all unknown callers together.
+        connections_per_unknown_address_max: Of one address that is no VM's.
         wait_s_max: Longest long poll.
         rate_limit_per_s: Requests per second and VM; None: no limit.
+        approvals_at_work_per_vm_max: POSTs of one VM that have begun and are not answered.
+        approval_bytes_per_vm_minute_max: Bytes of bodies that one VM may send a minute; each POST counts 256 at least.
+        body_bytes_per_vm_max: Bytes of bodies of one VM that have arrived and are not decoded.
+        body_bytes_max: The same, of all VMs together.
         host_names: Names taken in ``Host``, beside addresses and ``localhost``.
     """
 
-    body_size_bytes_max: int = 1 << 20
+    body_size_bytes_max: int = 256 << 10
     header_size_bytes_max: int = 16 << 10
     start_requests_max: int = 1000
     request_timeout_s: float = 10.0
     idle_timeout_s: float = 300.0
     connections_max: int = 16384
     connections_per_vm_max: int = 256
+    connections_per_unknown_address_max: int = 16
     wait_s_max: float = 300.0
     rate_limit_per_s: int | None = None
+    approvals_at_work_per_vm_max: int = 32
+    approval_bytes_per_vm_minute_max: int = 4 << 20
+    body_bytes_per_vm_max: int = 1 << 20
+    body_bytes_max: int = 64 << 20
     host_names: frozenset[str] = frozenset()
 
 
@@ -62,6 +73,8 @@ class Traffic:
         memo: Bytes of a whole request to its version's index and whether its connection is to be closed after it.
         fast: How many GETs the fast path answered, by version.
         outcomes: How many requests the app answered, by version, method and status.
+        budgets: What each VM has in hand.
+        unknown_connections: Open ones of each address that is no VM's.
     """
 
     def __init__(self, limits: Limits, versions: int, faults: Faults, journal: Journal | None = None) -> None:
@@ -78,7 +91,8 @@ class Traffic:
         self.fast = [0] * versions
         self.outcomes: Counter[tuple[str, str, int]] = Counter()
         self.unknown_callers = 0
-        self.unknown_connections = 0
+        self.unknown_connections: Counter[str] = Counter()
+        self.budgets = Budgets(limits)
         self.connections_refused = 0
         self.is_stopping = False
 
@@ -86,11 +100,17 @@ class Traffic:
         """Take over the time; called once a second, and when a virtual clock moves."""
         self.now = now
         self.second = monotonic_s
+        self.budgets.tick(monotonic_s)
         date = format_datetime(now, usegmt=True).encode()
         self.stamp = b"date: " + date + b"\r\nserver: Forewarn\r\n"
         self.prefix = b"HTTP/1.1 200 OK\r\n" + self.stamp
         # The same list each time: a request that is held holds on to it, and is answered with the date of its answer.
         self.headers[:] = [(b"date", date), (b"server", b"Forewarn")]
+
+    @property
+    def over_limit(self) -> Counter[str]:
+        """How many requests and connections were over a limit of theirs, by setting."""
+        return self.budgets.refused
 
     def learn(self, request: bytes, version: int, *, closes: bool, vm: str) -> None:
         """Remember that these bytes ask for a plain document of that version.

@@ -146,6 +146,11 @@ class HostService:
             ("forewarn_endpoint_vms", "VMs of this host.", self.remote.identity.vm_count),
             ("forewarn_endpoint_connections", "Open connections of VMs.", self.endpoint.connections),
             ("forewarn_endpoint_answers", "Documents that the hot path has answered with.", sum(self.traffic.fast)),
+            (
+                "forewarn_endpoint_over_limit",
+                "Requests and connections of VMs over a limit.",
+                self.traffic.over_limit.total(),
+            ),
             ("forewarn_endpoint_unknown_callers", "Requests of callers that are no VM.", self.traffic.unknown_callers),
         ):
             if value is not None:
