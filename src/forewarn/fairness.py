@@ -1,20 +1,22 @@
 """Fair shares of what is scarce: the database's writer, its reader, the event loop.
 
-`FairQueue` decides the order, `FairBatcher` carries out what waits in batches, `Turns` lets one go at a time.
+`FairQueue` decides the order, `FairBatcher` carries out what waits in batches, `Turns` lets one go at a time, and
+`Slots` some at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Generic, TypeVar
 
 from forewarn.errors import LimitExceeded, StoreUnavailable
 
-__all__ = ["FairBatcher", "FairQueue", "Room", "Turns"]
+__all__ = ["FairBatcher", "FairQueue", "Room", "Slots", "Turns"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -216,3 +218,51 @@ class Turns:
         self._is_turning = bool(self._waiting)
         if self._is_turning:
             asyncio.get_running_loop().call_soon(self._turn)
+
+
+class Slots:
+    """Lets some tasks work at the same time; those that wait are let in by fair shares.
+
+    Args:
+        slots: How many may work.
+        room: How much may wait.
+    """
+
+    def __init__(self, slots: int, room: Room) -> None:
+        self._free = slots
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(room)
+
+    @asynccontextmanager
+    async def one(self, owner: str, weight: int = 1) -> AsyncIterator[None]:
+        """Hold a slot while the block runs.
+
+        Raises:
+            StoreUnavailable: Too much waits already.
+            LimitExceeded: Too much of that owner waits already.
+        """
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait(owner, weight)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, owner: str, weight: int) -> None:
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.push(owner, slot, weight)
+        try:
+            await slot
+        except asyncio.CancelledError:
+            if slot.done() and not slot.cancelled():
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            slot = self._waiting.pop()
+            if not slot.done():
+                slot.set_result(None)
+                return
+        self._free += 1

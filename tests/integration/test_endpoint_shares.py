@@ -10,6 +10,7 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,28 @@ def test_the_approval_of_a_vm_does_not_wait_for_the_backlog_of_another(
             assert eventually(lambda: waiting(service) == 14)
         assert [wire.read().status for wire in wires + late] == [200] * 15
     assert batches[0] == [greedy.name]
+    assert sorted(batches[1]) == sorted([greedy.name, *(vm.name for vm in others)])
+
+
+def test_approvals_that_hosts_pass_on_are_served_by_the_vm_that_they_are_for(
+    service: Running, batches: list[list[str]]
+) -> None:
+    greedy, others = service.vm(), [service.vm() for _ in range(3)]
+    events = {vm.name: service.event(vm) for vm in (greedy, *others)}
+
+    def pass_on(vm: Vm) -> int:
+        with service.operator() as operator:
+            body = {"vm": vm.name, "event_ids": [events[vm.name]]}
+            return operator.post(f"/v1/hosts/host-{vm.name}/approvals", json=body).status_code
+
+    with ThreadPoolExecutor(16) as pool, held_writer(service):
+        answers: list[Future[int]] = [pool.submit(pass_on, greedy)]
+        assert eventually(lambda: len(batches) == 1)
+        answers += [pool.submit(pass_on, greedy) for _ in range(10)]
+        assert eventually(lambda: waiting(service) == 10)
+        answers += [pool.submit(pass_on, vm) for vm in others]
+        assert eventually(lambda: waiting(service) == 13)
+    assert [answer.result() for answer in answers] == [200] * 14
     assert sorted(batches[1]) == sorted([greedy.name, *(vm.name for vm in others)])
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.errors import LimitExceeded, StoreUnavailable
-from forewarn.fairness import FairBatcher, FairQueue, Room, Turns
+from forewarn.fairness import FairBatcher, FairQueue, Room, Slots, Turns
 
 pytestmark = pytest.mark.anyio
 
@@ -216,3 +216,50 @@ async def test_a_turn_that_nobody_waits_for_any_more_is_passed_on() -> None:
     await asyncio.sleep(0)
     one.cancel()
     await two
+
+
+# Slots
+
+
+async def test_slots_are_given_to_owners_in_turn() -> None:
+    slots = Slots(2, Room())
+    may = asyncio.Semaphore(0)
+    went: list[str] = []
+
+    async def work(owner: str) -> None:
+        async with slots.one(owner):
+            went.append(owner)
+            await may.acquire()
+
+    tasks = [asyncio.create_task(work("greedy")) for _ in range(6)]
+    await settle()
+    tasks += [asyncio.create_task(work(owner)) for owner in "ab"]
+    await settle()
+    assert went == ["greedy"] * 2
+    for _ in range(8):
+        may.release()
+        await settle()
+    await asyncio.gather(*tasks)
+    assert went == ["greedy"] * 3 + ["a", "b"] + ["greedy"] * 3
+    assert slots._free == 2
+
+
+async def test_a_slot_is_passed_on_by_those_that_fail_or_go_away() -> None:
+    slots = Slots(1, Room())
+    may = asyncio.Event()
+
+    async def work() -> None:
+        async with slots.one("a"):
+            await may.wait()
+            msg = "fails"
+            raise ValueError(msg)
+
+    tasks = [asyncio.create_task(work()) for _ in range(4)]
+    await settle()
+    tasks[1].cancel()
+    await settle()
+    may.set()
+    tasks[2].cancel()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in found] == [ValueError, asyncio.CancelledError, asyncio.CancelledError, ValueError]
+    assert slots._free == 1

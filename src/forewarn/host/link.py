@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from forewarn.core.approval import Approval, Approver
-from forewarn.errors import ConfigError, ControlRefused, ControlUnreachable
+from forewarn.errors import ConfigError, ControlRefused, ControlUnreachable, LimitExceeded
 from forewarn.unanswered import UNANSWERED, why
 
 __all__ = ["Link"]
@@ -101,6 +101,7 @@ class Link:
         Raises:
             ControlUnreachable: No replica answers, or none can tell; it may have been taken.
             ControlRefused: It does not want this host, or not this VM.
+            LimitExceeded: Too many approvals of this VM wait there already; no other replica is asked.
         """
         body = {
             "vm": approver.vm,
@@ -141,6 +142,8 @@ class Link:
             else:
                 if answer.status_code == HTTPStatus.OK:
                     return _content(answer)
+                if answer.status_code == HTTPStatus.TOO_MANY_REQUESTS:
+                    raise LimitExceeded(str(_refusal(answer)), limit="approvals_waiting_per_caller_max")
                 failure = _refusal(answer)
             self.turn()
         assert failure is not None  # noqa: S101 - there is at least one replica

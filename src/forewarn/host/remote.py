@@ -16,6 +16,7 @@ from forewarn.core.approval import Approval, Approver
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.errors import ConfigError, ControlUnreachable, ForewarnError
+from forewarn.fairness import Room, Slots
 from forewarn.feed import Feed
 from forewarn.host.link import Link
 from forewarn.identity import Identity
@@ -28,6 +29,8 @@ _log = structlog.get_logger("forewarn.host")
 
 _REPORT_S = 10.0
 _ENABLED_S = 5.0
+_APPROVALS_MAX = 64
+"""Approvals that are on their way to the control plane at the same time."""
 
 
 class Remote:
@@ -57,6 +60,7 @@ class Remote:
         self._is_changed = asyncio.Event()
         self._told: list[HostState | Document] = []
         self._reported: dict[str, datetime] = {}
+        self._slots = Slots(_APPROVALS_MAX, Room())
         self._show(state)
         self.identity.is_known = state != nothing(state.host)
 
@@ -88,8 +92,15 @@ class Remote:
             channel.let_go(waiter)
 
     async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
-        """Pass it on."""
-        return await self._link.approve(event_ids, approver)
+        """Pass it on; each VM has the same share of the way there.
+
+        Raises:
+            LimitExceeded: Too many approvals of that VM wait already, here or at the control plane.
+            StoreUnavailable: Too many approvals wait already.
+            ControlUnreachable: Nothing is known to be approved.
+        """
+        async with self._slots.one(approver.vm or approver.actor, max(1, len(event_ids))):
+            return await self._link.approve(event_ids, approver)
 
     # Watching
 

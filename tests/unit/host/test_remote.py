@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.clock import RealClock
+from forewarn.core.approval import Approval, Approver
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Host
@@ -119,3 +120,40 @@ async def test_a_file_that_is_damaged_is_left_out_of_account_and_that_of_another
     file.write_bytes(state_line(replace(state(document(1)), host="host-2")))
     with pytest.raises(ConfigError, match="is the state of host 'host-2'"):
         read_state(file, "host-1")
+
+
+class HeldLink(Link):
+    """Passes an approval on when it is let, and remembers whose it was."""
+
+    def __init__(self) -> None:
+        super().__init__("host-1", ["http://127.0.0.1:1"], "token")
+        self.passed: list[str | None] = []
+        self.may = asyncio.Semaphore(0)
+
+    async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+        self.passed.append(approver.vm)
+        await self.may.acquire()
+        return Approval(approved=tuple(event_ids))
+
+
+async def test_the_approval_of_a_vm_does_not_wait_for_the_backlog_of_another() -> None:
+    link = HeldLink()
+    made = Remote(link, state(), RealClock())
+
+    def begin(name: str) -> asyncio.Task[Approval]:
+        return asyncio.create_task(made.approve(["E1"], Approver(actor=f"vm:{name}", vm=name)))
+
+    tasks = [begin("greedy") for _ in range(100)]
+    while len(link.passed) < 64:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0)
+    tasks.append(begin("db"))
+    await asyncio.sleep(0)
+    for _ in range(2):
+        link.may.release()
+    while len(link.passed) < 66:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0)
+    assert "db" in link.passed[64:]
+    for _ in tasks:
+        link.may.release()
+    await asyncio.gather(*tasks)
+    await link.close()
