@@ -10,7 +10,6 @@ import socket
 import ssl
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from forewarn.agent import process
 from forewarn.agent.codec import Span
 from forewarn.agent.handlers import File, Handler, Occasion
 from forewarn.agent.process import run_process
@@ -29,6 +29,7 @@ from forewarn.agent.steps import VARIABLES, StepRunner
 from forewarn.errors import HookFailed
 from tests.support.processes import wait_for
 from tests.support.records import a_record
+from tests.support.spans import lasts
 
 pytestmark = pytest.mark.anyio
 
@@ -255,46 +256,55 @@ async def test_the_first_failure_ends_a_step(out: Out) -> None:
 
 
 async def test_a_time_out_ends_all_that_was_started(out: Out) -> None:
-    child = """sh -c 'echo $$ > "$OUT"; exec sleep 60'"""
-    began = time.monotonic()
-    error = await failure(a_line(f"{child} & wait", timeout=Span(milliseconds=500)))
-    assert "took longer than 0.5 s" in error.message
-    assert time.monotonic() - began < 4
-    await asyncio.to_thread(wait_for, lambda: not is_alive(out.pid()), 2.0, 0.01)
+    child = """sh -c 'echo $$ > "$OUT"; exec sleep 600'"""
+    error = await late(out, lambda timeout: a_line(f"{child} & wait", timeout=timeout))
+    assert "took longer than" in error.message
+    await asyncio.to_thread(wait_for, lambda: not is_alive(out.pid()))
 
 
 STUBBORN = 'trap "" TERM; echo $$ > "$OUT"; while :; do sleep 0.1; done'
 
 
-@pytest.mark.slow
+async def late(out: Out, make: Callable[[Span], Hook], lines: int = 1) -> HookFailed:
+    """How a hook fails that is ended at its time-out, once that was long enough for it to write so many lines.
+
+    A slow machine may need longer than that to begin the command. Then it is tried with a longer one.
+    """
+    for timeout_s in (0.3, 1, 4, 16):
+        out.path.unlink(missing_ok=True)
+        error = await failure(make(Span(seconds=timeout_s)))
+        if out.is_there() and out.text().count("\n") >= lines:
+            break
+    return error
+
+
 @pytest.mark.parametrize("line", [STUBBORN, f"sh -c '{STUBBORN}' & wait"], ids=["itself", "its child"])
-async def test_what_does_not_want_to_end_is_killed_after_a_while(out: Out, line: str) -> None:
+async def test_what_does_not_want_to_end_is_killed_after_a_while(
+    out: Out, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also a child that ignores what its parent obeys."""
-    began = time.monotonic()
-    await failure(a_line(line, timeout=Span(milliseconds=300)))
-    assert 3 <= time.monotonic() - began < 6
-    await asyncio.to_thread(wait_for, lambda: not is_alive(out.pid()), 2.0, 0.01)
+    monkeypatch.setattr(process, "_GRACE_S", 0.3)
+    with lasts(0.6):
+        await late(out, lambda timeout: a_line(line, timeout=timeout))
+    await asyncio.to_thread(wait_for, lambda: not is_alive(out.pid()))
 
 
 async def test_a_command_may_end_in_peace_when_it_is_asked_to(out: Out) -> None:
     tidy = (
         "import os,signal,sys,time; "
-        "signal.signal(signal.SIGTERM, lambda *_: (open(os.environ['OUT'], 'w').write('tidied'), sys.exit())); "
-        "time.sleep(60)"
+        "signal.signal(signal.SIGTERM, lambda *_: (open(os.environ['OUT'], 'a').write('tidied'), sys.exit())); "
+        "open(os.environ['OUT'], 'w').write('ready\\n'); "
+        "time.sleep(600)"
     )
-    began = time.monotonic()
-    await failure(python(tidy, timeout=Span(seconds=1)))
-    assert out.text() == "tidied"
-    assert time.monotonic() - began < 3
+    await late(out, lambda timeout: python(tidy, timeout=timeout))
+    assert out.text() == "ready\ntidied"
 
 
 @pytest.mark.parametrize("before", ["", "exec 3<&0; "], ids=["its output", "its input"])
 async def test_what_goes_on_in_the_background_is_not_waited_for(out: Out, before: str) -> None:
     """It may hold the pipes, also the one with an input that nobody reads."""
-    began = time.monotonic()
-    line = f'{before}sleep 60 & echo $! > "$OUT"; echo done'
+    line = f'{before}sleep 600 & echo $! > "$OUT"; echo done'
     assert await run(a_line(line), event={"description": "x" * 300_000}) == "done\n"
-    assert time.monotonic() - began < 3
     child = out.pid()
     assert is_alive(child)
     os.kill(child, signal.SIGKILL)
@@ -313,7 +323,7 @@ async def test_no_pipe_is_left_open_by_what_goes_on_in_the_background(out: Out) 
 
 
 async def test_cancelling_ends_the_command(out: Out) -> None:
-    task = asyncio.ensure_future(run(a_line('echo $$ > "$OUT"; sleep 60 & wait')))
+    task = asyncio.ensure_future(run(a_line('cat > /dev/null; echo $$ > "$OUT"; sleep 600 & wait')))
     pid = await asyncio.to_thread(out.pid)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -321,19 +331,22 @@ async def test_cancelling_ends_the_command(out: Out) -> None:
     assert not is_alive(pid)
 
 
-async def test_cancelling_twice_kills_the_command(out: Out) -> None:
-    """An agent that is told to end while it ends a step leaves nothing behind."""
-    task = asyncio.ensure_future(run(a_line(STUBBORN)))
+async def test_cancelling_twice_kills_the_command(out: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that is told to end while it ends a step leaves nothing behind, and does not wait for its grace."""
+    monkeypatch.setattr(process, "_GRACE_S", 3600.0)
+    asked = out.path.with_name("asked")
+    # It reads its input to the end first: that is given once the command runs, so it is not cancelled as it starts.
+    line = f"trap 'touch {asked}' TERM; cat > /dev/null; echo $$ > \"$OUT\"; while :; do sleep 0.1; done"
+    task = asyncio.ensure_future(run(a_line(line)))
     pid = await asyncio.to_thread(out.pid)
-    began = time.monotonic()
     task.cancel()
-    await asyncio.sleep(0.2)
+    await asyncio.to_thread(wait_for, asked.exists)
     assert is_alive(pid)
+    assert not task.done()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert time.monotonic() - began < 2
-    await asyncio.to_thread(wait_for, lambda: not is_alive(pid), 2.0, 0.01)
+    assert not psutil.pid_exists(pid), "it is waited for, so it is no zombie either"
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -346,13 +359,14 @@ async def test_a_command_that_is_cancelled_while_it_is_started_leaves_nothing_be
             await asyncio.sleep(0)
         for _ in range(times):
             task.cancel()
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    async with asyncio.timeout(6):
-        await asyncio.gather(*map(cancelled_after, range(8)))
-    await asyncio.to_thread(wait_for, lambda: not sleepers(span), 2.0, 0.01)
+    before = set(psutil.Process().children())
+    await asyncio.gather(*map(cancelled_after, range(8)))
+    assert set(psutil.Process().children()) <= before, "it is waited for, so it is no zombie either"
+    await asyncio.to_thread(wait_for, lambda: not sleepers(span))
 
 
 def sleepers(argument: str) -> list[int]:
@@ -365,10 +379,9 @@ def sleepers(argument: str) -> list[int]:
 
 async def test_a_hook_is_tried_again_after_a_pause(out: Out) -> None:
     hook = a_line('echo x >> "$OUT"; test $(wc -l < "$OUT") = 3', retries=5, retry_delay=Span(milliseconds=100))
-    began = time.monotonic()
-    await run(hook)
+    with lasts(0.2):
+        await run(hook)
     assert out.text() == "x\n" * 3
-    assert 0.2 <= time.monotonic() - began < 2
 
 
 async def test_a_hook_that_never_succeeds_is_given_up(out: Out) -> None:
@@ -378,8 +391,8 @@ async def test_a_hook_that_never_succeeds_is_given_up(out: Out) -> None:
 
 
 async def test_each_try_has_the_whole_time(out: Out) -> None:
-    hook = a_line('echo x >> "$OUT"; exec sleep 60', timeout=Span(milliseconds=200), retries=1, retry_delay=Span(0))
-    await failure(hook)
+    line = 'echo x >> "$OUT"; exec sleep 600'
+    await late(out, lambda timeout: a_line(line, timeout=timeout, retries=1, retry_delay=Span(0)), lines=2)
     assert out.text() == "x\n" * 2
 
 
@@ -498,10 +511,8 @@ async def test_a_webhook_is_tried_again(server: Server) -> None:
 
 async def test_a_webhook_that_does_not_answer_has_failed(server: Server) -> None:
     server.answers = [-1]
-    began = time.monotonic()
     error = await failure(Hook(webhook=server.url, timeout=Span(milliseconds=300)))
     assert error.message == f"webhook {place(server.url)} took longer than 0.3 s"
-    assert time.monotonic() - began < 2
 
 
 async def test_a_webhook_that_takes_no_connection_has_failed() -> None:
@@ -522,11 +533,9 @@ async def test_a_connection_that_hangs_takes_no_longer_than_the_hook_may() -> No
         for each in waiting:
             each.setblocking(False)
             each.connect_ex(("127.0.0.1", port))
-        began = time.monotonic()
         error = await failure(Hook(webhook=f"http://127.0.0.1:{port}/", timeout=Span(milliseconds=300)))
         for each in waiting:
             each.close()
-    assert time.monotonic() - began < 2
     assert error.message == f"webhook 127.0.0.1:{port} took longer than 0.3 s"
 
 
@@ -574,7 +583,7 @@ class Noting(Handler, frozen=True, kw_only=True, tag="noting"):
             await occasion.remember(who=self.who)
         if method in self.breaks_at:
             if self.error is TimeoutError:
-                await asyncio.sleep(30)
+                await asyncio.sleep(3600)
             raise self.error
 
     async def prepare(self, occasion: Occasion) -> None:
@@ -668,9 +677,8 @@ async def test_a_handler_that_fails_ends_preparing_and_does_not_end_undoing(
     message: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    rule = a_rule(
-        noting(breaks_at=("prepare", "undo"), error=error, timeout=Span(milliseconds=200)), prepare=(said("p"),)
-    )
+    timeout = Span(milliseconds=200) if error is TimeoutError else Span(hours=1)
+    rule = a_rule(noting(breaks_at=("prepare", "undo"), error=error, timeout=timeout), prepare=(said("p"),))
     with pytest.raises(HookFailed) as caught:
         await carried_out(a_record(rule), Step.PREPARE)
     assert caught.value.message == message

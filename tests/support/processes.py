@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.spans import GUARD_S
+from tests.support.warm import run_warm
+
 __all__ = ["Served", "served", "wait_for"]
 
 FOREWARN = (sys.executable, "-m", "forewarn")
-_READY_S = 30
-_STOP_S = 10
-_COMMAND_S = 30
+_READY_S = GUARD_S
+_STOP_S = GUARD_S
+_COMMAND_S = GUARD_S
 
 
 @dataclass
@@ -44,12 +47,16 @@ class Served:
 
     def forewarn(self, *arguments: str) -> Any:  # noqa: ANN401 - what the command printed, as JSON
         """Run a command of the CLI with ``--json`` and hand back what it printed."""
-        command = [*self.prefix, *FOREWARN, *arguments, "--json"]
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=_COMMAND_S, env=self.environment
-        )
-        assert done.returncode == 0, f"{arguments}: {done.stderr}"
-        return json.loads(done.stdout) if done.stdout.strip() else None
+        if self.prefix:
+            command = [*self.prefix, *FOREWARN, *arguments, "--json"]
+            done = subprocess.run(
+                command, check=False, capture_output=True, text=True, timeout=_COMMAND_S, env=self.environment
+            )
+            status, printed, errors = done.returncode, done.stdout, done.stderr
+        else:
+            status, printed, errors = run_warm([*arguments, "--json"], self.environment)
+        assert status == 0, f"{arguments}: {errors}"
+        return json.loads(printed) if printed.strip() else None
 
 
 @contextmanager
@@ -104,10 +111,10 @@ def _ready_line(process: subprocess.Popen[str], folder: Path) -> str:
     raise AssertionError("serve did not get ready: " + (folder / "serve.log").read_text())
 
 
-def wait_for(condition: Any, timeout_s: float = 10.0, pause_s: float = 0.05) -> Any:  # noqa: ANN401 - what it answers
-    """The first true answer of `condition`, asked again and again until the time is over."""
-    deadline = time.monotonic() + timeout_s  # noqa: TID251
+def wait_for(condition: Any, timeout_s: float = GUARD_S, pause_s: float = 0.05) -> Any:  # noqa: ANN401 - what it answers
+    """Return the first true answer of `condition`, asked again and again; the time is a guard against hanging."""
+    deadline = time.monotonic() + timeout_s  # noqa: TID251 - a guard against hanging
     while not (answer := condition()):
-        assert time.monotonic() < deadline, "it did not come to pass in time"  # noqa: TID251
+        assert time.monotonic() < deadline, "it did not come to pass"  # noqa: TID251 - as above
         time.sleep(pause_s)
     return answer

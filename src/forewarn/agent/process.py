@@ -181,11 +181,11 @@ async def _end(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
         pass
     finally:
         _signal(transport, group, is_final=True)
-    await watch.has_ended.wait()
+        await _reap(watch)
 
 
 async def _abandon(starting: asyncio.Future[asyncio.SubprocessTransport], watch: _Watch) -> None:
-    """Kill a process that is being started, however often this is cancelled: it takes milliseconds.
+    """Kill a process that is being started and wait for its end, however often this is cancelled.
 
     Cancelled half-way, asyncio would kill the process without its children, and then wait for what they hold open.
     """
@@ -195,7 +195,29 @@ async def _abandon(starting: asyncio.Future[asyncio.SubprocessTransport], watch:
     if starting.exception() is None:
         transport = starting.result()
         _signal(transport, transport.get_pid(), is_final=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await _reap(watch)
         _close(transport, watch)
+
+
+async def _reap(watch: _Watch) -> None:
+    """Wait for the end of a process that was killed, however often this is cancelled: it takes milliseconds.
+
+    One that the system cannot end now (it waits for a disk that does not answer) is left to the system.
+    """
+    ending = asyncio.ensure_future(watch.has_ended.wait())
+    was_cancelled = False
+    while not ending.done():
+        try:
+            done, _ = await asyncio.wait([ending], timeout=_GRACE_S)
+        except asyncio.CancelledError:
+            was_cancelled = True
+        else:
+            if not done:
+                ending.cancel()
+                break
+    if was_cancelled:
+        raise asyncio.CancelledError
 
 
 def _is_there(group: int) -> bool:
