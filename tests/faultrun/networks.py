@@ -21,7 +21,7 @@ from tests.faultrun.links import Link
 
 __all__ = ["Loopback", "Namespaces", "Network", "Way", "enter", "inside"]
 
-_TIMEOUT_S = 30
+_TIMEOUT_S = 60
 _NEW_NET = 0x40000000
 """CLONE_NEWNET."""
 

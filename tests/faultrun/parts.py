@@ -12,7 +12,7 @@ from tests.faultrun.nursery import Child, Nursery
 
 __all__ = ["Part"]
 
-_READY_S = 30.0
+_READY_S = 60.0
 _AGAIN_S = 0.3
 _STARTS_MAX = 100
 

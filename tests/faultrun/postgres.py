@@ -31,7 +31,7 @@ DATABASE = "forewarn"
 _USER = "postgres"
 _SOCKET = ".s.PGSQL.5432"
 _BINARIES = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
-_READY_S = 30.0
+_READY_S = 60.0
 _AGAIN_S = 0.05
 _SETTINGS = {
     "listen_addresses": "",

@@ -25,7 +25,7 @@ __all__ = ["Report", "run"]
 _OPERATORS = 4
 _ENABLE_S = 120.0
 _REST_S = 90.0
-_AGREE_S = 25.0
+_AGREE_S = 60.0
 """An endpoint that found no replica asks again within ten seconds, and its turn of replicas is three."""
 
 _ACTIVE = frozenset({"queued", "scheduled", "started"})

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -38,7 +39,7 @@ NOW = RealClock().now()
 QUICK = timedelta(milliseconds=250)
 
 
-def exec_of(folder: Path, script: str, deadline: timedelta = timedelta(seconds=20), **options: Any) -> Exec:  # noqa: ANN401 - options of `Exec`
+def exec_of(folder: Path, script: str, deadline: timedelta = timedelta(seconds=60), **options: Any) -> Exec:  # noqa: ANN401 - options of `Exec`
     kept = options.pop("output_size_bytes_max", 64 << 10)
     limits = Limits(look_every=timedelta(milliseconds=10), deadline=deadline, output_size_bytes_max=kept)
     return Exec(["bash", "-c", script], folder / "runs", limits=limits, **options)
@@ -60,6 +61,32 @@ async def failure(actuator: Exec, maintenance: Maintenance) -> str:
         await ended(actuator, maintenance)
     assert caught.value.message.isprintable()
     return caught.value.message
+
+
+def has_said_something(message: str) -> bool:
+    return ": " in message
+
+
+async def late(
+    folder: Path,
+    script: str,
+    is_soon_enough: Callable[[str], bool] = has_said_something,
+    **options: Any,  # noqa: ANN401 - as `exec_of`
+) -> str:
+    """What is said of a command that is ended at its deadline, with ``{}`` for the deadline.
+
+    A slow machine may need longer than the deadline to begin the command. Then it is tried with a longer one.
+    """
+    message, deadline_s = "", 0.0
+    for number in range(4):
+        deadline_s = 0.25 * 4**number
+        folder_of_try = folder / f"try-{number}"
+        folder_of_try.mkdir()
+        actuator = exec_of(folder_of_try, script, timedelta(seconds=deadline_s), **options)
+        message = await failure(actuator, started("web-0"))
+        if is_soon_enough(message):
+            break
+    return message.replace(f"{deadline_s:g} s", "{} s")
 
 
 def names_in(folder: Path) -> list[str]:
@@ -139,14 +166,12 @@ async def test_success_is_impact_completion_and_its_measured_seconds(tmp_path: P
     progress = await ended(exec_of(tmp_path, "sleep 0.2"), started("web-0"))
     assert (progress.is_impacted, progress.is_complete, progress.check_at) == (True, True, None)
     assert progress.impact_s is not None
-    assert 0.2 <= progress.impact_s < 2
+    assert progress.impact_s >= 0.2
 
 
 async def test_execute_does_not_wait_for_a_command_that_takes_long(tmp_path: Path) -> None:
-    actuator = exec_of(tmp_path, "sleep 30")
-    began = time.monotonic()
+    actuator = exec_of(tmp_path, "sleep 600", timedelta(hours=1))
     progress = await actuator.execute(started("web-0"), NOW)
-    assert time.monotonic() - began < 5
     assert (progress.is_complete, progress.is_impacted) == (False, False)
     assert progress.check_at == NOW + timedelta(milliseconds=10)
     await actuator.abort(started("web-0"), NOW)
@@ -198,16 +223,15 @@ async def test_each_run_that_ends_so_says_how_many_there_were(tmp_path: Path) ->
 
 
 async def test_one_that_hangs_is_ended_with_all_its_group_at_its_deadline(tmp_path: Path) -> None:
-    script = f"sleep 60 & echo $! > {tmp_path}/child; echo working; sleep 60"
-    actuator = exec_of(tmp_path, script, QUICK)
-    assert await failure(actuator, started("web-0")) == "bash took longer than 0.25 s and was ended: working"
+    script = f"sleep 600 & echo $! > {tmp_path}/child; echo working; sleep 600"
+    assert await late(tmp_path, script) == "bash took longer than {} s and was ended: working"
     await until(lambda: not is_there((tmp_path / "child").read_text()))
 
 
 @pytest.mark.slow
 async def test_one_that_will_not_end_is_killed(tmp_path: Path) -> None:
     script = f"trap '' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"
-    assert "took longer" in await failure(exec_of(tmp_path, script, QUICK), started("web-0"))
+    assert "took longer" in await late(tmp_path, script, lambda _: (tmp_path / "pid").exists())
     assert not is_there((tmp_path / "pid").read_text())
 
 
@@ -226,8 +250,8 @@ async def test_a_flood_of_output_is_read_and_only_its_end_is_kept(tmp_path: Path
 
 
 async def test_a_flood_without_end_is_ended_at_the_deadline(tmp_path: Path) -> None:
-    actuator = exec_of(tmp_path, "exec yes", QUICK, output_size_bytes_max=100)
-    assert await failure(actuator, started("web-0")) == "bash took longer than 0.25 s and was ended: y"
+    said = await late(tmp_path, "exec yes", output_size_bytes_max=100)
+    assert said == "bash took longer than {} s and was ended: y"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from forewarn.testing.lab import Lab
 from forewarn.wire.inventory import HostVmsIn, InventoryIn, VmIn, parse_inventory, to_host_declaration, to_inventory
 from tests.support.actuated import until
 from tests.support.hypervisor import NEEDS_LIBVIRT, URI, Hypervisor, domain_xml, hypervisor
+from tests.support.spans import GUARD_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, NEEDS_LIBVIRT]
 
@@ -184,7 +185,7 @@ async def test_what_is_declared_follows_what_libvirt_runs(world: Hypervisor) -> 
             return {vm.name: vm.host for vm in found.vms}
 
         async def becomes(expected: dict[str, str]) -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(GUARD_S):
                 while await declared() != expected:  # noqa: ASYNC110 - nobody tells when
                     await asyncio.sleep(0.02)
 
@@ -267,6 +268,7 @@ import sys
 sys.modules["libvirt"] = None
 from forewarn.errors import ConfigError
 from forewarn.actuators.libvirt_inventory import read_inventory
+from tests.support.spans import GUARD_S
 try:
     read_inventory("test:///default")
 except ConfigError as error:

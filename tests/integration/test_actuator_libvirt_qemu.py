@@ -95,7 +95,7 @@ async def test_a_machine_is_suspended_started_anew_and_stopped(home: Daemon) -> 
         await libvirt.check()
         done = await carried_out(libvirt, started("web-0", id="freeze"))
         assert done.impact_s is not None
-        assert 0.5 <= done.impact_s < 5
+        assert done.impact_s >= 0.5
         assert domains(home) == {"web-0": (RUNNING, 1)}
         done = await carried_out(libvirt, started("web-0", id="reboot", type=EventType.REBOOT))
         assert done.impact_s is not None
@@ -112,7 +112,7 @@ async def test_a_machine_is_migrated_while_it_runs_and_its_pause_is_measured(hom
     assert domains(home) == {}
     assert domains(away)["web-0"][0] == RUNNING
     assert done.impact_s is not None
-    assert 0 < done.impact_s < 5
+    assert done.impact_s > 0
     async with actuator(home, away) as other:
         later = await other.observe(maintenance, CLOCK.now())
     assert later == done

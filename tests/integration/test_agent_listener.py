@@ -12,6 +12,7 @@ import pytest
 
 from forewarn.agent.listener import Incoming, Listener, Reply
 from forewarn.errors import ConfigError
+from tests.support.spans import GUARD_S
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +46,7 @@ async def speak(url: str, data: bytes) -> bytes:
     writer.write(data)
     await writer.drain()
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(GUARD_S):
             return await reader.read()
     finally:
         writer.close()
@@ -132,7 +133,7 @@ async def test_closing_ends_what_is_open() -> None:
         host, port = listener.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         await asyncio.sleep(0.01)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(GUARD_S):
         assert await reader.read() == b""
     writer.close()
 

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -22,16 +21,16 @@ import pytest
 
 from tests.support.booted import Booted, booted, missing
 from tests.support.processes import FOREWARN, Served, served, wait_for
+from tests.support.spans import GUARD_S, lasts
 
 METADATA = {"Metadata": "true"}
 AGENT = (sys.executable, "-m", "forewarn.agent")
-START_S = 20
-STOP_S = 2.0
+START_S = GUARD_S
 LISTENS = re.compile(r"status, metrics and health at (http://[^\s\"]+)")
 
 COMMON = """
 endpoint = "{endpoint}"
-wait = "2s"
+wait = "5m"
 poll_interval = "100ms"
 listen = "127.0.0.1:0"
 state_file = "{folder}/state/agent.json"
@@ -65,17 +64,16 @@ class Agent:
         return told
 
     def wait_ready(self) -> None:
-        wait_for(lambda: self.get("/readyz") == (200, "ready"), START_S)
+        wait_for(lambda: self.get("/readyz") == (200, "ready"))
 
     def state_of(self, event_id: str) -> str:
         """Where an event stands; empty when there is none."""
         return next((e["state"] for e in self.status()["events"] if e["event"]["id"] == event_id), "")
 
-    def end(self, number: int = signal.SIGTERM) -> tuple[int, float]:
-        """The exit status after that signal, and how long it took in seconds."""
-        began_s = time.monotonic()
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Return the exit status after that signal. What it waits for meanwhile would take minutes."""
         self.process.send_signal(number)
-        return self.process.wait(START_S), time.monotonic() - began_s
+        return self.process.wait(GUARD_S)
 
 
 def configure(folder: Path, endpoint: str, rest: str = "") -> Path:
@@ -269,8 +267,7 @@ def test_it_starts_tells_how_it_is_and_ends_on_sigterm(tmp_path: Path, cloud: Cl
         assert re.search(r'^forewarn_agent_polls_total\{outcome="ok"\} [1-9]', metrics, re.MULTILINE)
         assert agent.get("/status")[0] == 401
         assert (agent.status()["vm"], agent.status()["events"]) == ("vm-1", [])
-        code, took_s = agent.end()
-    assert (code, took_s < STOP_S) == (0, True)
+        assert agent.end() == 0
     assert {line["level"] for line in lines(tmp_path)} == {"info"}
 
 
@@ -293,8 +290,8 @@ def test_sigterm_ends_it_quickly_while_a_hook_runs_and_the_hook_with_it(tmp_path
         cloud.announce()
         pid = pid_of_hook(tmp_path)
         assert is_alive(pid)
-        code, took_s = agent.end()
-    assert (code, took_s < STOP_S, is_alive(pid)) == (0, True, False)
+        assert agent.end() == 0
+        assert not is_alive(pid)
     (record,) = json.loads((tmp_path / "state" / "agent.json").read_text())["records"]
     assert record["runs"]["prepare"]["state"] == "running"
     with running(tmp_path):
@@ -308,11 +305,12 @@ def test_a_hook_that_does_not_want_to_end_is_killed_after_three_seconds(tmp_path
     with running(tmp_path) as agent:
         cloud.announce()
         pid = pid_of_hook(tmp_path)
-        code, took_s = agent.end()
+        with lasts(3):
+            code = agent.end()
     was_alive = is_alive(pid)
     if was_alive:
         os.killpg(pid, signal.SIGKILL)
-    assert (code, 3 <= took_s < 5, was_alive) == (0, True, False)
+    assert (code, was_alive) == (0, False)
 
 
 @pytest.mark.parametrize("command", [AGENT, (*FOREWARN, "agent", "run")], ids=["module", "command"])
@@ -320,8 +318,7 @@ def test_ctrl_c_ends_it_without_a_trace(tmp_path: Path, cloud: Cloud, command: t
     configure(tmp_path, cloud.url)
     with running(tmp_path, command=command) as agent:
         agent.wait_ready()
-        code, took_s = agent.end(signal.SIGINT)
-    assert (code, took_s < STOP_S) == (0, True)
+        assert agent.end(signal.SIGINT) == 0
     assert lines(tmp_path)[-1]["event"] == "stopping"
 
 
@@ -339,7 +336,7 @@ def test_sigterm_ends_it_while_it_looks_for_the_endpoint(tmp_path: Path) -> None
         time.sleep(0.5)
         assert process.poll() is None, (tmp_path / "stderr.log").read_text()
         process.terminate()
-        assert process.wait(STOP_S) == 0
+        assert process.wait(GUARD_S) == 0
     finally:
         process.kill()
         process.wait()
@@ -428,7 +425,7 @@ def killed_in_a_hook(folder: Path, cloud: Cloud, interrupted: str) -> str:
     with running(folder) as agent:
         event_id = cloud.announce()
         pid = pid_of_hook(folder)
-        assert agent.end(signal.SIGKILL)[0] == -signal.SIGKILL
+        assert agent.end(signal.SIGKILL) == -signal.SIGKILL
     assert is_alive(pid)  # Nobody ends the hooks of an agent that was killed; systemd does.
     os.kill(pid, signal.SIGKILL)
     return event_id
@@ -499,7 +496,7 @@ def test_a_dry_run_runs_nothing_approves_nothing_and_remembers_nothing(tmp_path:
         wait_for(lambda: agent.state_of(event_id) == "approved")
         assert agent.status()["dry_run"]
         assert cloud.states() == ["scheduled"]
-        assert agent.end()[0] == 0
+        assert agent.end() == 0
     said = [line["event"] for line in lines(tmp_path)]
     assert [line for line in said if line.startswith("dry run: prepare would run")]
     assert ran(tmp_path) == []
@@ -559,13 +556,9 @@ def test_it_tells_the_service_manager_when_it_is_ready_alive_and_stopping(
         while words[-1] != "STATUS=vm-1: in service, 0 events":
             words.append(heard.recv(1000).decode())
         cloud.announce()
-        began_s = time.monotonic()
-        signs_s = []
-        while time.monotonic() < began_s + 1.5 or not (tmp_path / "env").exists():
+        # How often is tested without a process: `Supervisor.watchdog_s`.
+        while words.count("WATCHDOG=1") < 8 or not (tmp_path / "env").exists():
             words.append(heard.recv(1000).decode())
-            if words[-1] == "WATCHDOG=1":
-                signs_s.append(time.monotonic())
-        assert max(later - sooner for sooner, later in pairwise(signs_s)) < 0.4
         agent.end()
         while words[-1] != "STOPPING=1":
             words.append(heard.recv(1000).decode())
@@ -639,8 +632,7 @@ def test_the_life_of_an_agent_needs_nothing_that_windows_lacks(tmp_path: Path, c
         wait_for(lambda: "started" in ran(tmp_path))
         cloud.clear()
         wait_for(lambda: agent.status()["finished"])
-        code, took_s = agent.end(signal.SIGINT)
-    assert (code, took_s < STOP_S) == (0, True), (tmp_path / "stderr.log").read_text()
+        assert agent.end(signal.SIGINT) == 0, (tmp_path / "stderr.log").read_text()
     assert ran(tmp_path) == ["prepare", "before-approval", "started", "recover"]
 
 
@@ -824,7 +816,7 @@ def test_an_agent_that_is_stuck_is_started_again(box: Box) -> None:
     box.install("")
     stuck = box.show("MainPID")
     box.inside("kill", "-STOP", stuck)
-    wait_for(lambda: box.show("NRestarts") == "1" and box.booted.states(UNIT) == {UNIT: "active"}, START_S)
+    wait_for(lambda: box.show("NRestarts") == "1" and box.booted.states(UNIT) == {UNIT: "active"})
     assert box.show("MainPID") != stuck
 
 
@@ -835,7 +827,7 @@ def test_an_agent_that_was_killed_is_started_again_and_its_hook_does_not_run_twi
     box.announce()
     wait_for(box.hooks("pids").exists)
     box.inside("kill", "-KILL", box.show("MainPID"))
-    wait_for(lambda: len(box.hooks("pids").read_text().split()) == 2, START_S)
+    wait_for(lambda: len(box.hooks("pids").read_text().split()) == 2)
     assert box.show("NRestarts") == "1"
     first, second = box.hooks("pids").read_text().split()
     assert box.inside("kill", "-0", first).returncode != 0
@@ -847,9 +839,7 @@ def test_it_stops_within_its_time_while_a_hook_runs(box: Box) -> None:
     box.install("[[rule]]\nprepare = [{ shell = 'touch {folder}/begun; exec sleep 120' }]")
     box.announce()
     wait_for(box.hooks("begun").exists)
-    began_s = time.monotonic()
-    box.booted.systemctl("stop", UNIT)
-    assert time.monotonic() - began_s < STOP_S
+    box.booted.systemctl("stop", UNIT)  # one that does not stop is killed, and its result is "timeout"
     assert (box.show("Result"), box.show("ExecMainStatus"), box.show("ActiveState")) == ("success", "0", "inactive")
 
 
@@ -867,7 +857,7 @@ def test_an_agent_that_does_not_come_up_is_told_of(box: Box) -> None:
     assert done.returncode != 0
     assert "systemctl enable --now forewarn-agent.service ended with status 1: Job for" in done.stderr
     assert "journalctl -u forewarn-agent.service" in done.stderr
-    wait_for(lambda: int(box.show("NRestarts")) >= 2, START_S)
+    wait_for(lambda: int(box.show("NRestarts")) >= 2)
     words = [line for line in box.journal() if line["MESSAGE"].startswith("forewarn: cannot listen on 192.0.2.1:1")]
     assert {line["PRIORITY"] for line in words} == {"3"}
 
@@ -911,7 +901,7 @@ def deeds(box: Box, wanted: Mapping[str, str]) -> dict[str, tuple[int, str]]:
     each = "sh $each > $each.out 2>&1 < /dev/null; echo $? > $each.status"
     box.install(f"[[rule]]\nprepare = [{{ shell = 'cd {{folder}}; for each in *.sh; do {each}; done; touch done' }}]")
     box.announce()
-    wait_for(box.hooks("done").exists, START_S)
+    wait_for(box.hooks("done").exists)
     files = {name: box.hooks(f"{number}.sh.status") for number, name in enumerate(wanted)}
     return {name: (int(file.read_text()), file.with_suffix(".out").read_text()) for name, file in files.items()}
 

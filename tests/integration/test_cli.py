@@ -382,7 +382,7 @@ def ready(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(600)
 def test_following_the_ledger_outlives_a_restart_and_misses_nothing(alone: Cli) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(started(alone, "serve", *ANY_PORT))

@@ -27,6 +27,7 @@ from forewarn.core.model import EventType
 from tests.support.drivers import DRIVERS, Driver, Drives
 from tests.support.processes import served, wait_for
 from tests.support.service import Running, Vm, eventually
+from tests.support.spans import GUARD_S, lasts
 
 HELD = Pace(wait_s=20, retry_min_s=0.05)
 POLLED = Pace(wait_s=0, poll_interval_s=0.02, retry_min_s=0.05)
@@ -63,9 +64,7 @@ def test_the_life_of_an_event_is_told(drives: Drives, service: Running, vm: Vm, 
         told = client.watch()
         timer = threading.Timer(0.2, service.schedule, [vm])
         timer.start()
-        began = time.monotonic()
         prepare = next(told)
-        assert 0.15 < time.monotonic() - began < 10
         timer.join()
         client.approve([prepare.event])
         started = next(told)
@@ -98,17 +97,15 @@ def test_while_nothing_changes_one_request_is_held(client: Driver, service: Runn
     thread.start()
     assert eventually(lambda: service.held(vm) == 1)
     service.schedule(vm)
-    thread.join(5)
+    thread.join(GUARD_S)
     assert not thread.is_alive()
 
 
 def test_a_held_request_ends_without_news(drives: Drives, service: Running, vm: Vm) -> None:
     """X1: it is told, and the next is held."""
-    with drives(service.url, Pace(wait_s=1, poll_interval_s=0.05), vm.address) as client:
-        began = time.monotonic()
+    with drives(service.url, Pace(wait_s=1, poll_interval_s=0.05), vm.address) as client, lasts(2):
         told = list(islice(client.follow(), 3))
     assert [one.is_changed for one in told if isinstance(one, Seen)] == [True, False, False]
-    assert 2 <= time.monotonic() - began < 10
 
 
 def test_the_services_clock_is_told(client: Driver) -> None:
@@ -222,7 +219,7 @@ def test_a_watch_outlives_a_restart_of_the_service(tmp_path: Path) -> None:
         (event,) = {watching.told[0].event.id for watching in watches}
         service.forewarn("event", "approve", event)
         for watching in watches:
-            watching.join(10)
+            watching.join(GUARD_S)
             assert not watching.is_alive()
     for watching in watches:
         assert [change.kind for change in watching.told] == [ChangeKind.PREPARE, ChangeKind.STARTED]
@@ -245,10 +242,8 @@ async def test_a_task_approves_while_another_follows(service: Running, vm: Vm) -
 
         watching = asyncio.create_task(watch())
         prepare = await changes.get()
-        began = time.monotonic()
         await asyncio.gather(client.approve([prepare.event]), client.approve_once([prepare.event]), client.fetch())
         started = await changes.get()
-        assert time.monotonic() - began < 10
         watching.cancel()
         with pytest.raises(asyncio.CancelledError):
             await watching
@@ -293,6 +288,6 @@ def test_threads_may_share_a_client(service: Running, vm: Vm) -> None:
         for thread in threads:
             thread.start()
         for thread in [*threads, watching]:
-            thread.join(5)
+            thread.join(GUARD_S)
             assert not thread.is_alive()
     assert [change.kind for change in told] == [ChangeKind.PREPARE, ChangeKind.STARTED]

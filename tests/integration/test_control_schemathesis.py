@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,18 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
+@cache
+def document_of(url: str) -> Any:  # noqa: ANN401 - its type is not public
+    """What the service at that URL says of itself; to read it takes longer than a test."""
+    return schemathesis.openapi.from_url(f"{url}/openapi.json")
+
+
 @pytest.mark.parametrize(("method", "path", "mode"), CASES)
 def test_every_operation_answers_as_the_document_says(
     described: Running, method: str, path: str, mode: schemathesis.GenerationMode
 ) -> None:
     """No 5xx, and statuses, media types, headers and bodies as declared, for what fits the schema and what does not."""
-    schema = schemathesis.openapi.from_url(f"{described.service.control_url}/openapi.json")
+    schema = document_of(described.service.control_url)
     headers = {"Authorization": f"Bearer {described.service.tokens.operator}"}
 
     @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), database=None)
@@ -92,7 +99,7 @@ def test_whoever_asks_is_answered_as_the_document_says_and_told_nothing_foreign(
     mode: schemathesis.GenerationMode,
     role: Role | None,
 ) -> None:
-    schema = schemathesis.openapi.from_url(f"{shared.service.control_url}/openapi.json")
+    schema = document_of(shared.service.control_url)
     headers = {} if role is None else {"Authorization": f"Bearer {tokens[role]}"}
 
     @settings(max_examples=EXAMPLES_OF_OTHERS, suppress_health_check=list(HealthCheck), database=None)

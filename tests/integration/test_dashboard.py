@@ -199,7 +199,7 @@ def test_the_overview_says_which_tenant_holds_it_up_and_what_happens_next(servic
     with service.wire(one) as wire:
         assert wire.ask(post(approval(mine))).status == 200
     words = f"It starts as soon as {other.name} approves, at the latest"
-    assert wait_for(lambda: words in text_of(browser.get("/", params={"q": other.name})), 10)
+    assert wait_for(lambda: words in text_of(browser.get("/", params={"q": other.name})))
     assert "1 of 2" in text_of(browser.get("/", params={"q": other.name}))
     own = text_of(browser.get(f"/maintenance/{made['id']}"))
     assert f"It starts as soon as {other.name} approves, at the latest" in own
@@ -209,7 +209,7 @@ def test_the_overview_says_which_tenant_holds_it_up_and_what_happens_next(servic
 def test_the_timeline_has_what_the_table_has(service: Running, browser: Browser) -> None:
     vm = seen(service.vm(), service)
     made = schedule(service, vm)
-    assert wait_for(lambda: str(made["id"]) in browser.get("/", params={"q": vm.name}).text, 10)
+    assert wait_for(lambda: str(made["id"]) in browser.get("/", params={"q": vm.name}).text)
     for by, row in (("scope", vm.name), ("host", f"host-{vm.name}")):
         page = browser.get("/", params={"by": by, "q": vm.name}).text
         found = re.search(r'id="timeline-data">(.*?)</script>', page)
@@ -409,7 +409,7 @@ def test_a_form_that_is_sent_twice_makes_one_maintenance(service: Running, brows
 
 def test_who_schedules_says_up_to_when_it_may_be_put_off(service: Running, browser: Browser) -> None:
     vm = seen(service.vm(), service)
-    latest = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%dT%H:%M")
+    latest = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%dT%H:%M")  # noqa: TID251 - what it is sent to reads the machine's clock
     sent = browser.send_form("/schedule", step="send", vms=vm.name, type="Reboot", latest_start=latest)
     assert f"Latest start {latest.replace('T', ' ')}:00 UTC" in text_of(sent)
     assert "Put it off, up to" in text_of(sent)

@@ -645,7 +645,7 @@ print(peak() - before)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_memory_does_not_grow_with_the_ledger(
     lived: Path, source: Database, server: PostgreSql, tmp_path: Path
 ) -> None:

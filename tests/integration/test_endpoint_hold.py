@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.support.service import Running, Vm, eventually, running
+from tests.support.spans import lasts
 from tests.support.wire import LATEST, Answer, Wire, approval, get, post
+
+LOOKED_AT_S = 0.3
+"""The service looks for idle connections every 0.05 s; where it is slower, a test finds less, and does not fail."""
 
 
 def poll(incarnation: int, prefer: str = "wait=60") -> bytes:
@@ -25,12 +28,9 @@ def hold(service: Running, vm: Vm, wire: Wire, incarnation: int = 1, prefer: str
     assert eventually(lambda: service.held(vm) == held + 1)
 
 
-def seconds(service: Running, vm: Vm, request: bytes) -> tuple[float, Answer]:
-    """How long the answer took, and the answer."""
+def ask(service: Running, vm: Vm, request: bytes) -> Answer:
     with service.wire(vm) as wire:
-        began = time.monotonic()
-        answer = wire.ask(request)
-        return time.monotonic() - began, answer
+        return wire.ask(request)
 
 
 @pytest.fixture
@@ -58,15 +58,6 @@ def test_a_long_poll_is_answered_when_the_document_changes(service: Running, vm:
             assert other.ask(post(approval(event["EventId"]))).status == 200
         assert wire.read().json["Events"][0]["EventStatus"] == "Started"
     assert service.held(vm) == 0
-
-
-def test_a_held_answer_carries_the_date_at_which_it_is_sent(service: Running, vm: Vm) -> None:
-    """X1, R8: a client may set its clock by it."""
-    with service.wire(vm) as wire:
-        answer = wire.ask(poll(1, "wait=3"))
-    age = datetime.now(UTC) - parsedate_to_datetime(answer.headers["date"])
-    assert (answer.status, answer.headers["preference-applied"]) == (304, "wait")
-    assert age < timedelta(seconds=2)
 
 
 def test_every_poll_of_every_vm_of_the_scope_is_woken(service: Running) -> None:
@@ -122,17 +113,15 @@ def test_a_long_poll_without_a_change_is_304_when_its_time_is_over(service: Runn
 @pytest.mark.parametrize("prefer", ["wait=0", "wait", "wait=", "wait=x", "wait=-1", "await=9", "respond-async", ""])
 def test_a_preference_that_asks_for_no_wait_is_answered_at_once(service: Running, vm: Vm, prefer: str) -> None:
     """X1."""
-    took_s, answer = seconds(service, vm, poll(1, prefer))
+    answer = ask(service, vm, poll(1, prefer))
     assert (answer.status, "preference-applied" in answer.headers) == (304, False)
-    assert took_s < 0.5
 
 
 def test_a_poll_that_does_not_know_the_present_incarnation_is_answered_at_once(service: Running, vm: Vm) -> None:
     """X1: and so is one that names none; nothing is preferred on an approval."""
     for request in (poll(7), get(LATEST, "Prefer: wait=60"), post(b'{"StartRequests":[]}', LATEST, "Prefer: wait=60")):
-        took_s, answer = seconds(service, vm, request)
+        answer = ask(service, vm, request)
         assert (answer.status, "preference-applied" in answer.headers) == (200, False)
-        assert took_s < 0.5
 
 
 @pytest.mark.parametrize("end", ["close", "shutdown", "reset"])
@@ -169,27 +158,33 @@ def test_a_wait_over_the_limit_is_cut_down_to_it(tmp_path: Path) -> None:
     with running(tmp_path, wait_max="300ms") as service:
         vm = service.vm()
         service.enable(vm)
-        for prefer in ("wait=60", "wait=999999999", "wait=9999999999999999999999"):
-            took_s, answer = seconds(service, vm, poll(1, prefer))
+        for prefer in ("wait=3600", "wait=999999999", "wait=9999999999999999999999"):
+            with lasts(0.2):
+                answer = ask(service, vm, poll(1, prefer))
             assert (answer.status, answer.headers["preference-applied"]) == (304, "wait")
-            assert 0.2 < took_s < 3
 
 
 def test_a_connection_is_not_idle_while_a_poll_is_held_nor_just_after(tmp_path: Path) -> None:
     """X1, W3: the answer does not fall into the moment in which the connection is closed."""
-    with running(tmp_path, idle_timeout=1, request_timeout="100ms") as service:
+    with running(tmp_path, idle_timeout=60, request_timeout=60) as service:
         vm = service.vm()
         service.enable(vm)
+        assert eventually(lambda: not service.connections())
         with service.wire(vm) as wire:
-            hold(service, vm, wire, prefer="wait=2")
-            assert wire.read().status == 304
-            time.sleep(0.3)
+            hold(service, vm, wire)
+            (connection,) = service.connections()
+            connection.active_s -= 1000  # as if it had been held for so long
+            time.sleep(LOOKED_AT_S)
+            assert not wire.has_more
+            service.schedule(vm)
+            assert wire.read().status == 200
+            time.sleep(LOOKED_AT_S)
             assert wire.ask(get()).status == 200
 
 
 def test_a_stop_of_the_service_releases_every_poll_at_once(tmp_path: Path) -> None:
     """X1, W3: with an answer that says that the connection ends."""
-    with running(tmp_path, first_answer_delay=60) as service:
+    with running(tmp_path, first_answer_delay=120) as service:
         vm, late = service.vm(), service.vm()
         with service.wire(late) as first:
             first.send(get())
@@ -197,9 +192,7 @@ def test_a_stop_of_the_service_releases_every_poll_at_once(tmp_path: Path) -> No
             with service.wire(vm) as wire:
                 wire.send(get())
                 assert eventually(lambda: service.held(vm) == 1)
-                began = time.monotonic()
                 service.run(service.service.endpoint.stop())
-                assert time.monotonic() - began < 1
                 for each in (first, wire):
                     answer = each.read()
                     assert (answer.status, answer.closes) == (200, True)
@@ -223,25 +216,20 @@ def test_a_stop_of_the_service_answers_a_long_poll_with_304(service: Running, tm
 
 
 def test_the_first_answer_is_held_as_long_as_the_setting_says(tmp_path: Path) -> None:
-    """R67: only that of the request that enables."""
-    with running(tmp_path, first_answer_delay="400ms") as service:
-        vm = service.vm()
-        took_s, answer = seconds(service, vm, get())
-        assert (answer.status, 0.35 < took_s < 3) == (200, True)
-        took_s, answer = seconds(service, vm, get())
-        assert (answer.status, took_s < 0.3) == (200, True)
+    """R67: that only the request that enables is held is tested on virtual time."""
+    with running(tmp_path, first_answer_delay="400ms") as service, lasts(0.4):
+        assert ask(service, service.vm(), get()).status == 200
 
 
 def test_a_client_that_leaves_before_its_first_answer_has_enabled_all_the_same(tmp_path: Path) -> None:
     """R67."""
-    with running(tmp_path, first_answer_delay=60) as service:
+    with running(tmp_path, first_answer_delay=120) as service:
         vm = service.vm()
         with service.wire(vm) as wire:
             wire.send(get())
             assert eventually(lambda: service.held(vm) == 1)
         assert eventually(lambda: service.held(vm) == 0 and not service.connections())
-        took_s, answer = seconds(service, vm, get())
-        assert (answer.status, took_s < 1) == (200, True)
+        assert ask(service, vm, get()).status == 200
 
 
 # Virtual time
@@ -269,17 +257,29 @@ def first_answer(service: Running, vm: Vm) -> Answer:
 
 
 def test_on_virtual_time_holds_end_when_virtual_time_has_passed(virtual: Running) -> None:
-    """X1, R67."""
+    """X1, R67: only the request that enables has its answer held."""
     vm = virtual.vm()
     assert first_answer(virtual, vm).status == 200
     with virtual.wire(vm) as wire:
+        assert wire.ask(get()).status == 200
         hold(virtual, vm, wire, prefer="wait=120")
         advance(virtual, 119)
         assert not wire.has_more
         advance(virtual, 1)
         assert wire.read().status == 304
         assert virtual.held(vm) == 0
-        assert wire.ask(get()).headers["date"] == "Tue, 01 Jan 2030 00:03:30 GMT"
+
+
+def test_a_held_answer_carries_the_date_at_which_it_is_sent(virtual: Running) -> None:
+    """X1, R8: a client may set its clock by it."""
+    vm = virtual.vm()
+    first_answer(virtual, vm)
+    with virtual.wire(vm) as wire:
+        hold(virtual, vm, wire, prefer="wait=120")
+        advance(virtual, 120)
+        answer = wire.read()
+        assert (answer.status, answer.headers["preference-applied"]) == (304, "wait")
+        assert answer.headers["date"] == wire.ask(get()).headers["date"] == "Tue, 01 Jan 2030 00:03:30 GMT"
 
 
 def test_events_begin_to_arrive_when_the_delay_after_enabling_is_over(virtual: Running) -> None:

@@ -13,9 +13,11 @@ import pytest
 
 from forewarn.app import raise_descriptor_limit
 from tests.support.service import Running, Vm, eventually, running
+from tests.support.spans import lasts, typical_s
 from tests.support.wire import LATEST, Answer, Wire, approval, get, post
 
 REQUEST_TIMEOUT_S = 0.4
+IDLE_TIMEOUT_S = 1
 MALFORMED = b'{ "error": "Bad request: . Malformed HTTP request" }'
 TOO_LARGE = b'{ "error": "Request header fields too large" }'
 TOO_SLOW = b'{ "error": "Request timeout" }'
@@ -24,12 +26,10 @@ UNKNOWN = "00000000-0000-0000-0000-000000000000"
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A service with little patience and little room."""
+    """A service with little room."""
     folder = tmp_path_factory.mktemp("strict")
     with running(
         folder,
-        request_timeout=REQUEST_TIMEOUT_S,
-        idle_timeout=1,
         connections_max=40,
         connections_per_vm_max=10,
         body_size_bytes_max=2000,
@@ -39,11 +39,18 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service with little patience."""
+    folder = tmp_path_factory.mktemp("hasty")
+    with running(folder, request_timeout=REQUEST_TIMEOUT_S, idle_timeout=IDLE_TIMEOUT_S) as started:
+        yield started
+
+
 def is_well(service: Running) -> bool:
-    """Whether another VM is answered, and quickly."""
-    began = time.monotonic()
+    """Return whether another VM is answered."""
     with service.wire(service.vm()) as wire:
-        return wire.ask(get()).status == 200 and time.monotonic() - began < 1
+        return wire.ask(get()).status == 200
 
 
 def refusal(service: Running, data: bytes, vm: Vm | None = None) -> Answer:
@@ -73,23 +80,22 @@ def refusal(service: Running, data: bytes, vm: Vm | None = None) -> Answer:
 )
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_request_that_does_not_come_to_its_end_is_408_and_closed(
-    strict: Running, start: bytes, is_first: bool
+    hasty: Running, start: bytes, is_first: bool
 ) -> None:
     """W3: others are served meanwhile."""
-    with strict.wire(strict.vm()) as wire:
+    with hasty.wire(hasty.vm()) as wire:
         if not is_first:
             assert wire.ask(get()).status == 200
-        began = time.monotonic()
-        wire.send(start)
-        assert is_well(strict)
-        answer = wire.read()
+        with lasts(REQUEST_TIMEOUT_S):
+            wire.send(start)
+            assert is_well(hasty)
+            answer = wire.read()
         assert (answer.status, answer.body, answer.closes) == (408, TOO_SLOW, True)
-        assert REQUEST_TIMEOUT_S <= time.monotonic() - began < 3
         assert wire.is_ended
 
 
-def test_a_request_that_trickles_in_is_408_all_the_same(strict: Running) -> None:
-    with strict.wire(strict.vm()) as wire:
+def test_a_request_that_trickles_in_is_408_all_the_same(hasty: Running) -> None:
+    with hasty.wire(hasty.vm()) as wire:
         for byte in get():
             wire.send(bytes([byte]))
             if wire.has_more:
@@ -98,29 +104,27 @@ def test_a_request_that_trickles_in_is_408_all_the_same(strict: Running) -> None
         assert wire.read().status == 408
 
 
-def test_a_body_that_nobody_waits_for_ends_the_connection_without_a_second_answer(strict: Running) -> None:
+def test_a_body_that_nobody_waits_for_ends_the_connection_without_a_second_answer(hasty: Running) -> None:
     """W3: the next answer on a reused connection must not be one to nothing."""
-    with strict.wire(strict.vm()) as wire:
+    with hasty.wire(hasty.vm()) as wire:
         answer = wire.ask(post(b"12345", metadata=None)[:-1])
         assert answer.status == 400
         assert wire.is_ended
 
 
-def test_a_request_that_stays_unfinished_behind_a_held_one_takes_no_answer_away(strict: Running) -> None:
-    vm = strict.vm()
-    strict.enable(vm)
-    with strict.wire(vm) as wire:
+def test_a_request_that_stays_unfinished_behind_a_held_one_takes_no_answer_away(hasty: Running) -> None:
+    vm = hasty.vm()
+    hasty.enable(vm)
+    with hasty.wire(vm) as wire:
         wire.send(get(LATEST, 'If-None-Match: "1"', "Prefer: wait=30") + b"GET /meta")
         assert wire.is_ended
 
 
-def test_an_idle_connection_is_closed_after_a_while(strict: Running) -> None:
-    with strict.wire(strict.vm()) as silent, strict.wire(strict.vm()) as wire:
+def test_an_idle_connection_is_closed_after_a_while(hasty: Running) -> None:
+    with lasts(IDLE_TIMEOUT_S), hasty.wire(hasty.vm()) as silent, hasty.wire(hasty.vm()) as wire:
         assert wire.ask(get()).status == 200
-        began = time.monotonic()
         assert wire.is_ended
         assert silent.is_ended
-        assert 0.9 < time.monotonic() - began < 3
 
 
 # Large
@@ -293,29 +297,29 @@ def test_connections_over_the_limit_of_all_are_503_and_closed(strict: Running) -
 
 @pytest.mark.slow
 def test_ten_thousand_idle_connections_slow_nobody_down(tmp_path: Path) -> None:
-    """W8: a few less where there are too few descriptors; the service and its clients share one process here."""
+    """W8: a few less where there are too few descriptors; the service and its clients share one process here.
+
+    Looking through all of them for each request would make it hundreds of times as slow.
+    """
     raise_descriptor_limit(21_000)
     count = min(100, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500) // 200)
     if count < 90:
         pytest.skip("needs 18,500 file descriptors in one process: raise the hard limit (ulimit -Hn)")
     with running(tmp_path, connections_per_vm_max=100) as service, contextlib.ExitStack() as stack:
+        wire = stack.enter_context(service.wire(service.vm()))
+
+        def ask() -> None:
+            assert wire.ask(get()).status == 200
+
+        ask()
+        alone_s = typical_s(ask, 300)
         for _ in range(count):
             vm = service.vm()
             service.enable(vm)
             crowd(service, vm, 100, stack)
-        assert eventually(lambda: len(service.connections()) == 100 * count)
-        slowest_s = 0.0
-        with service.wire(service.vm()) as wire:
-            wire.ask(get())
-            for _ in range(200):
-                began = time.monotonic()
-                assert wire.ask(get()).status == 200
-                slowest_s = max(slowest_s, time.monotonic() - began)
-                time.sleep(0.01)
-        assert slowest_s < 0.1
-        began = time.monotonic()
+        assert eventually(lambda: len(service.connections()) == 100 * count + 1)
+        assert typical_s(ask, 300) < 10 * alone_s
         service.run(service.service.endpoint.stop())
-        assert time.monotonic() - began < 5
 
 
 # The end

@@ -12,7 +12,7 @@ from tests.faultrun.run import Report, keep, run
 from tests.faultrun.world import Base, base
 from tests.support.namespaces import missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.anyio]
 
 SECONDS = 6
 SEED = int(os.environ.get("FOREWARN_SEED", "20300101"))

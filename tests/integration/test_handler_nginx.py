@@ -213,7 +213,7 @@ async def test_a_link_in_a_folder_of_links_stays_one_and_its_target_keeps_its_mo
     await _until(lambda: proxy.servers() == {"a", "b"})
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_crash_at_any_moment_is_made_up_for(proxy: Proxy) -> None:
     def state() -> bytes:
         # nginx reloads in the background.

@@ -157,7 +157,7 @@ def cluster(nodes: list[Node]) -> Iterator[list[Node]]:
     yield nodes
     for node in nodes:
         nodes[0].do("crm_standby", f"--node={node.name}", "--delete")
-    wait_for(lambda: set(nodes[0].where.values()) == {"node-1", "node-2"}, 30)
+    wait_for(lambda: set(nodes[0].where.values()) == {"node-1", "node-2"})
 
 
 def handler_of(tool: Literal["auto", "crm_standby", "crm", "pcs"] = "auto", **settings: Any) -> Pacemaker:  # noqa: ANN401 - as the settings are
@@ -192,7 +192,7 @@ async def test_standby_may_end_with_the_next_reboot(cluster: list[Node], tool: L
     assert node.standby == {"node-1"}
     node.stop()
     node.start()
-    wait_for(lambda: (node.mon() or "").count('online="true"') == 2, 60)
+    wait_for(lambda: (node.mon() or "").count('online="true"') == 2)
     assert node.standby == set(), "Pacemaker has forgotten it"
     await handler.undo(occasion)
     assert node.standby == set()

@@ -192,7 +192,7 @@ async def test_units_of_the_user_are_others_than_those_of_the_system(system: Boo
     assert system.states("mine", "web", whose="--user") == {"mine": "active", "web": "active"}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_crash_at_any_moment_is_made_up_for(system: Booted) -> None:
     system.systemctl("start", "broken", is_checked=False)
     begin(system, "web", "db", "page", "report")

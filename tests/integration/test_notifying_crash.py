@@ -106,7 +106,7 @@ def test_nothing_is_lost_when_the_service_is_killed_in_the_middle(tmp_path: Path
                         made = api.post("/v1/maintenance", json=body | {"force": True, "reason": "test"})
                         assert made.status_code in {201, 200}
                 if turn < 3:
-                    wait_for(lambda: service.process.poll() is not None, 60)
+                    wait_for(lambda: service.process.poll() is not None)
                 else:
                     killer.kill = None
                     wait_for(lambda: complete(hook), 120)
@@ -137,7 +137,7 @@ def test_another_replica_goes_on_when_the_one_that_delivers_is_killed(tmp_path: 
             words = ["--database-url", database.url, "--inventory", str(tmp_path / "inventory.yaml")]
             replicas.append((stack.enter_context(served(folder, *words, settings=SETTINGS)), folder))
         apis = [stack.enter_context(client_of(*each)) for each in replicas]
-        leaders = wait_for(lambda: [n for n in (0, 1) if _leads(apis[n])], 30)
+        leaders = wait_for(lambda: [n for n in (0, 1) if _leads(apis[n])])
         first, second = leaders[0], 1 - leaders[0]
         ask(replicas[second][0])
         made = apis[second].post("/v1/subscriptions", json={"name": "chat", "url": hook.url})

@@ -135,7 +135,7 @@ def test_an_agent_of_pacemaker_prepares_approves_and_recovers(
     assert cluster.state("node-0") == "IN_EVENT"
     assert _maintenance(service, maintenance_id)["state"] in {"started", "completed"}
 
-    wait_for(lambda: _maintenance(service, maintenance_id)["state"] == "completed", timeout_s=15)
+    wait_for(lambda: _maintenance(service, maintenance_id)["state"] == "completed")
 
     def step_until_online() -> bool:
         for node in NODES:

@@ -196,15 +196,15 @@ def test_a_prometheus_that_asks_a_real_service_can_draw_the_dashboard(
 
     with service.operator() as operator:
         operator.post("/v1/subscriptions", json={"name": "chat", "url": "http://127.0.0.1:9/"})
-    assert wait_for(is_seen, 30)
-    assert wait_for(lambda: ask(prometheus, "forewarn_undelivered_age_seconds"), 30)
+    assert wait_for(is_seen)
+    assert wait_for(lambda: ask(prometheus, "forewarn_undelivered_age_seconds"))
     # A label that is spelt wrong would find nothing for ever. A service that is well has no 5xx.
     selectors = {each for text in (*(rule["expr"] for rule in rules()), *shown()) for each in SELECTOR.findall(text)}
     for selector in sorted(selectors - {'forewarn_requests_total{status=~"5.."}'}):
-        assert wait_for(partial(ask, prometheus, selector), 30), selector
+        assert wait_for(partial(ask, prometheus, selector)), selector
     for expression in shown():
         # A rate wants two looks at a line that may have begun only now.
-        assert not SELECTOR.search(expression) or wait_for(partial(ask, prometheus, expression), 30), expression
+        assert not SELECTOR.search(expression) or wait_for(partial(ask, prometheus, expression)), expression
     assert ask(prometheus, "sum(forewarn_leader)")[0]["value"][1] == "1"
     # All is well but for the caller of no VM above, of which nobody hears within these seconds: the alert waits.
     raised = {(each["metric"]["alertname"], each["metric"]["alertstate"]) for each in ask(prometheus, "ALERTS")}

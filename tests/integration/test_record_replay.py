@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +12,13 @@ from forewarn.client import Client, EndpointUnreachable, Pace
 from forewarn.clock import VIRTUAL_START
 from forewarn.errors import ConfigError
 from forewarn.testing.replaying import Replay
-from forewarn.testing.transcript import Entry, Failure, Transcript
+from forewarn.testing.transcript import Entry, Failure, Transcript, load_transcript
 from tests.support.faulty import document, event
 from tests.support.service import Running, eventually
 from tests.support.showings import BEGAN
 from tests.support.showings import transcript as transcript_of
-from tests.support.transcripts import live, record, replayed
+from tests.support.spans import GUARD_S
+from tests.support.transcripts import PATIENT, live, recording, replayed, stepped, wait_for_entries
 from tests.support.wire import Wire, approval, get, post
 
 pytestmark = pytest.mark.slow
@@ -31,14 +31,19 @@ def lived(service: Running, tmp_path_factory: pytest.TempPathFactory) -> tuple[T
 
 
 def test_a_client_sees_in_the_replay_what_it_saw_of_the_service(lived: tuple[Transcript, str], tmp_path: Path) -> None:
-    """A recording of the replay is the recording of the service, at half the speed."""
+    """A recording of the replay is the recording of the service."""
     transcript, _ = lived
-    with replayed(transcript, speed=0.5) as (url, _):
-        again = record(url, tmp_path / "second.jsonl", for_s=2 * transcript.end_s + 0.2)
+    path = tmp_path / "second.jsonl"
+    with stepped(transcript) as (url, _, advance), recording(url, path, pace=PATIENT) as made:
+        before_s = 0.0
+        for count, entry in enumerate(transcript.entries, start=1):
+            advance(entry.at_s - before_s)
+            before_s = entry.at_s
+            wait_for_entries(made, count)
+    again = load_transcript(path)
     assert len(again.entries) == len(transcript.entries)
     for one, other in zip(transcript.entries, again.entries, strict=True):
         assert other.says_the_same(one)
-        assert abs(2 * one.at_s - other.at_s) < 0.3
 
 
 def test_approvals_are_taken_and_told(lived: tuple[Transcript, str]) -> None:
@@ -63,8 +68,8 @@ def test_an_approval_while_nothing_is_answered_is_of_what_was_shown_before(lived
     transcript, event_id = lived
     shown = replace(transcript.entries[1], at_s=0.0)
     silent = transcript_of(shown, Entry(at_s=0.01, failure=Failure.TIME_OUT), end_s=1000.0)
-    with replayed(silent) as (url, approved), wire_to(url) as wire:
-        time.sleep(0.05)
+    with stepped(silent) as (url, approved, advance), wire_to(url) as wire:
+        advance(0.01)
         assert wire.ask(post(approval(event_id))).status == 200
     assert [each.is_shown for each in approved] == [True]
 
@@ -98,31 +103,26 @@ def test_failures_are_replayed_as_what_they_were() -> None:
         Entry(at_s=3.0, failure=Failure.TIME_OUT),
         Entry(at_s=5.0, status=200, body=document(1)),
     ]
-    with replayed(transcript_of(*entries, end_s=6.0), speed=2.0) as (url, _):
-        began_s = time.monotonic()
-
-        def wait_until(at_s: float) -> None:
-            time.sleep(max(began_s + at_s / 2.0 - time.monotonic(), 0.0))
-
+    with stepped(transcript_of(*entries, end_s=6.0)) as (url, _, advance):
         with wire_to(url) as wire:
             first = wire.ask(get())
             assert (first.status, first.headers["retry-after"]) == (503, "2")
-            wait_until(1.4)
+            advance(1.4)
             assert wire.ask(get()).body == b""
-            wait_until(2.4)
+            advance(1.0)
             wire.send(get())
             with pytest.raises(ConnectionResetError):
                 wire.sock.recv(1)
-        wait_until(3.4)
+        advance(1.0)
         with wire_to(url) as wire:
             wire.send(get())
             wire.sock.settimeout(0.3)
             with pytest.raises(TimeoutError):
                 wire.sock.recv(1)
-            wire.sock.settimeout(5)
+            wire.sock.settimeout(GUARD_S)
+            advance(1.6)
             with pytest.raises(ConnectionResetError):
                 wire.sock.recv(1)
-        assert time.monotonic() - began_s > 2.3
         with wire_to(url) as wire:
             assert wire.ask(get()).body == document(1)
 
@@ -138,8 +138,9 @@ def test_a_time_out_is_one_for_the_client() -> None:
 def test_the_end_is_told_and_the_last_answer_stays() -> None:
     ends: list[float] = []
     entries = [Entry(at_s=0.0, status=200, body=document(1)), Entry(at_s=2.0, status=200, body=document(2))]
-    with replayed(transcript_of(*entries, end_s=4.0), speed=20.0, on_end=lambda: ends.append(0)) as (url, _):
-        time.sleep(0.4)
+    with stepped(transcript_of(*entries, end_s=4.0), on_end=lambda: ends.append(0)) as (url, _, advance):
+        advance(8.0)
+        assert eventually(lambda: len(ends) == 1)
         with Client(url) as client:
             assert client.fetch().incarnation == 2
     assert len(ends) == 1
@@ -150,13 +151,15 @@ def test_a_loop_begins_again() -> None:
     entries = [Entry(at_s=0.0, status=200, body=document(1)), Entry(at_s=5.0, status=200, body=document(2))]
     looped = transcript_of(*entries, end_s=10.0)
     seen: list[int | None] = []
-    with replayed(looped, speed=10.0, is_loop=True, on_end=lambda: ends.append(0)) as (url, _), Client(url) as client:
-        for _ in range(13):
+    with (
+        stepped(looped, is_loop=True, on_end=lambda: ends.append(0)) as (url, _, advance),
+        Client(url) as client,
+    ):
+        for _ in range(4):
             seen.append(client.fetch().incarnation)
-            time.sleep(0.1)
-    changes = [each for each, before in zip(seen, [None, *seen], strict=False) if each != before]
-    assert changes == [1, 2, 1]
-    assert len(ends) == 1
+            advance(4.0)
+        assert eventually(lambda: len(ends) == 1)
+    assert seen == [1, 1, 2, 1]
 
 
 def test_notbefore_can_be_moved_to_now() -> None:
@@ -166,9 +169,11 @@ def test_notbefore_can_be_moved_to_now() -> None:
     later = Entry(at_s=60.0, status=200, body=body + b" ")
     shown = transcript_of(Entry(at_s=0.0, status=200, body=body), later, end_s=1000.0)
     moved = body.replace(b"Tue, 01 Jan 2030 00:15:00 GMT", b"Sat, 05 May 2040 05:05:14 GMT")
-    with replayed(replace(shown, began=VIRTUAL_START), now=lambda: now, speed=100.0) as (url, _), wire_to(url) as wire:
+    begun = replace(shown, began=VIRTUAL_START)
+    with stepped(begun, now=lambda: now, speed=100.0) as (url, _, advance), wire_to(url) as wire:
         assert wire.ask(get()).body == moved
-        assert eventually(lambda: wire.ask(get()).body == moved + b" ", within_s=8)
+        advance(60.0)
+        assert wire.ask(get()).body == moved + b" "
     with replayed(shown) as (url, _), wire_to(url) as wire:
         assert wire.ask(get()).body == body
 

@@ -16,6 +16,7 @@ import pytest
 from forewarn.store.migrate import HEAD
 from tests.support.databases import Database, PostgreSql, postgresql
 from tests.support.processes import Served, served, wait_for
+from tests.support.spans import GUARD_S
 from tests.support.wire import Wire, approval, get, post
 
 pytestmark = pytest.mark.slow
@@ -164,7 +165,7 @@ def test_when_the_one_that_carries_out_is_killed_another_does(replicas: Replicas
     replicas.running[first].process.send_signal(signal.SIGKILL)
     other = wait_for(lambda: replicas.leader(not_among=(first,)) is not None) and replicas.leader(not_among=(first,))
     assert other is not None
-    wait_for(lambda: replicas.ask(other, 1)["Events"] == [], 20)
+    wait_for(lambda: replicas.ask(other, 1)["Events"] == [])
     assert replicas.ledger(other, made["id"]) == ["scheduled", "started", "impacted", "completed"]
 
 
@@ -182,10 +183,10 @@ def test_one_that_was_halted_acts_no_more_when_it_wakes(replicas: Replicas) -> N
         wait_for(lambda: replicas.leader(not_among=(first,)) is not None)
         other = replicas.leader(not_among=(first,))
         assert other is not None
-        wait_for(lambda: replicas.ask(other, 1)["Events"] == [], 20)
+        wait_for(lambda: replicas.ask(other, 1)["Events"] == [])
     finally:
         halted.send_signal(signal.SIGCONT)
-    wait_for(lambda: replicas.ask(first, 1)["Events"] == [], 20)
+    wait_for(lambda: replicas.ask(first, 1)["Events"] == [])
     time.sleep(1.5)
     assert replicas.leader() == other
     assert replicas.ledger(first, made["id"]) == ["scheduled", "started", "impacted", "completed"]
@@ -203,18 +204,16 @@ def test_replicas_go_on_while_the_next_version_migrates(replicas: Replicas, data
         with Wire((str(parts.hostname), int(parts.port or 0)), "127.0.0.11") as wire:
             [event] = wire.ask(get()).json["Events"]
         assert replicas.approve(2, 1, event["EventId"]) == 200
-        wait_for(lambda: replicas.ask(1, 1)["Events"] == [], 20)
+        wait_for(lambda: replicas.ask(1, 1)["Events"] == [])
     assert replicas.ledger(0, made["id"]) == ["scheduled", "approved", "started", "impacted", "completed"]
 
 
-def test_one_that_stops_hands_over_at_once(replicas: Replicas) -> None:
+def test_one_that_stops_hands_over(replicas: Replicas) -> None:
     first = replicas.leader()
     assert first is not None
     replicas.running[first].process.send_signal(signal.SIGTERM)
-    assert replicas.running[first].process.wait(10) == 0
-    began = time.monotonic()
+    assert replicas.running[first].process.wait(GUARD_S) == 0
     wait_for(lambda: replicas.leader(not_among=(first,)) is not None)
-    assert time.monotonic() - began < 3
 
 
 def test_without_the_database_documents_are_served_and_nothing_is_promised(
@@ -227,7 +226,7 @@ def test_without_the_database_documents_are_served_and_nothing_is_promised(
     with database.away():
         assert replicas.shows(2, 1, "Scheduled")
         assert replicas.approve(2, 1, event_id) == 503
-    assert wait_for(lambda: replicas.approve(2, 1, event_id) == 200, 20)
+    assert wait_for(lambda: replicas.approve(2, 1, event_id) == 200)
     for number in range(3):
-        wait_for(lambda number=number: replicas.ask(number, 1)["Events"] == [], 20)
+        wait_for(lambda number=number: replicas.ask(number, 1)["Events"] == [])
     assert replicas.ledger(0, made["id"]) == ["scheduled", "approved", "started", "impacted", "completed"]

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.support.processes import Served, served
+from tests.support.spans import GUARD_S
 from tests.support.wire import Wire, get
 
 pytestmark = pytest.mark.slow  # whole processes, for seconds
@@ -39,6 +40,13 @@ canary: {hosts: [spare]}
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Served]:
     with serving(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service for tests that change nothing there."""
+    with serving(tmp_path_factory.mktemp("untouched")) as running:
         yield running
 
 
@@ -150,11 +158,11 @@ def test_a_health_command_is_asked_between_batches(tmp_path: Path) -> None:
         assert states(service, rollout)["h1"] == "waiting"
 
 
-def test_commands_are_run_only_where_that_is_allowed(service: Served, tmp_path: Path) -> None:
+def test_commands_are_run_only_where_that_is_allowed(untouched: Served, tmp_path: Path) -> None:
     content = KERNEL + "health: {command: ['true']}\n"
     (tmp_path / "kernel.yaml").write_text(content)
     command = [sys.executable, "-m", "forewarn", "rollout", "start", str(tmp_path / "kernel.yaml")]
-    ran = subprocess.run(command, env=service.environment, capture_output=True, text=True, check=False, timeout=30)
+    ran = subprocess.run(command, env=untouched.environment, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 1
     assert ran.stderr == (
         "forewarn: this service runs no commands: allow health checks with the setting health_commands\n"
@@ -171,10 +179,10 @@ def test_commands_are_run_only_where_that_is_allowed(service: Served, tmp_path: 
         ("", "kernel.yaml"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused(service: Served, tmp_path: Path, content: str, expected: str) -> None:
+def test_a_file_that_cannot_be_used_is_refused(untouched: Served, tmp_path: Path, content: str, expected: str) -> None:
     (tmp_path / "kernel.yaml").write_text(content)
     command = [sys.executable, "-m", "forewarn", "rollout", "start", str(tmp_path / "kernel.yaml")]
-    ran = subprocess.run(command, env=service.environment, capture_output=True, text=True, check=False, timeout=30)
+    ran = subprocess.run(command, env=untouched.environment, capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, len(ran.stderr.splitlines())) == (1, 1)
     assert expected in ran.stderr
 
@@ -199,4 +207,4 @@ def test_following_shows_each_change_and_ends_with_it(service: Served, tmp_path:
         assert follower.stdout.readline().startswith("running: 0 of 2 hosts")
         advance(service, "2h")
         rest = follower.stdout.read()
-        assert (follower.wait(20), rest.splitlines()[-1]) == (0, "completed: 2 of 2 hosts")
+        assert (follower.wait(GUARD_S), rest.splitlines()[-1]) == (0, "completed: 2 of 2 hosts")

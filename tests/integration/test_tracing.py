@@ -218,8 +218,6 @@ def test_a_maintenance_is_one_trace_from_the_call_to_the_end(told: Collector, tm
         wait_for(lambda: told.named("exec execute"))
         (tmp_path / "go").touch()
         wait_for(lambda: is_over(service, maintenance))
-        stopping = time.monotonic()
-    assert time.monotonic() - stopping < 5
     assert service.process.returncode == 0
 
     trace = f"{trace_id(maintenance):032x}"
@@ -327,12 +325,10 @@ def test_a_collector_in_trouble_holds_nothing_up_and_is_told_of_once(
         maintenance = scheduled(service)
         approve(service)
         assert is_over(service, maintenance, "started")
-        wait_for(lambda: trouble(tmp_path), 20)
+        wait_for(lambda: trouble(tmp_path))
         for _ in range(3):
             service.forewarn("maintenance", "list")
             time.sleep(0.3)
-        stopping = time.monotonic()
-    assert time.monotonic() - stopping < 5
     assert service.process.returncode == 0
     (line,) = trouble(tmp_path)
     assert line["event"].startswith("traces cannot be sent")

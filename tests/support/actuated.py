@@ -151,7 +151,7 @@ async def _webhook(stack: AsyncExitStack, _folder: Path) -> Subject:
     service = await stack.enter_async_context(operator_service())
 
     def make() -> Webhook:
-        made = Webhook(service.url, SECRET, deadline=timedelta(seconds=2))
+        made = Webhook(service.url, SECRET)
         stack.push_async_callback(made.close)
         return made
 

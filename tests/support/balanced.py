@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 __all__ = ["Answer", "Backend", "Clients", "Place", "ask", "backend", "clients"]
 
-_TIMEOUT_S = 30
+_TIMEOUT_S = 60
 _FAILURES = (OSError, http.client.HTTPException)
 
 Place: TypeAlias = Path | tuple[str, int]

@@ -21,7 +21,7 @@ from tests.support.processes import wait_for
 __all__ = ["Booted", "booted", "missing"]
 
 _SYSTEMD = Path("/lib/systemd/systemd")
-_TIMEOUT_S = 30
+_TIMEOUT_S = 60
 
 # First in the new mount namespace: the process goes into a control group of its own, so that the next script, in a
 # namespace of control groups, sees that one as the root.

@@ -15,7 +15,7 @@ __all__ = ["DRIVERS", "QUICK", "SHORT", "Driver", "Drives", "by_task", "by_threa
 T = TypeVar("T")
 
 QUICK = Pace(
-    poll_interval_s=0.02, wait_s=0, first_timeout_s=10, timeout_s=10, retry_min_s=0.01, retry_max_s=0.04, refresh_s=5
+    poll_interval_s=0.02, wait_s=0, first_timeout_s=60, timeout_s=60, retry_min_s=0.01, retry_max_s=0.04, refresh_s=5
 )
 """A pace for tests that have no time."""
 

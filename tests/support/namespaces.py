@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 __all__ = ["METADATA_ADDRESS", "Network", "missing", "network"]
 
 METADATA_ADDRESS = "169.254.169.254"
-_TIMEOUT_S = 30
+_TIMEOUT_S = 60
 
 
 def missing() -> str | None:

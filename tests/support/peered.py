@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.processes import Served, wait_for
+from tests.support.spans import GUARD_S
 
 __all__ = ["SECRET", "AgentProcess", "Approval", "approvals", "free_port", "group_of", "operate", "schedule"]
 
 SECRET = "a secret of more than sixteen bytes"
-_STOP_S = 10
+_STOP_S = GUARD_S
 _HOOK = """
 touch {here}/began
 while [ ! -e {here}/go ]; do sleep 0.01; done
@@ -247,7 +248,7 @@ def operate(service: Served, path: str, body: Mapping[str, Any] | None = None) -
     """What the control API answers to a GET, or to a POST of that body; also from another network namespace."""
     token = (Path(service.environment["FOREWARN_STATE_DIR"]) / "operator.token").read_text().strip()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    command = [*service.prefix, "curl", "-sS", "--fail", "--noproxy", "*", "--max-time", "10"]
+    command = [*service.prefix, "curl", "-sS", "--fail", "--noproxy", "*", "--max-time", "60"]
     command += [part for name, value in headers.items() for part in ("-H", f"{name}: {value}")]
     command += [] if body is None else ["-d", json.dumps(body)]
     done = subprocess.run([*command, service.control_url + path], check=True, capture_output=True, timeout=_STOP_S)

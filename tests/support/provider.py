@@ -14,8 +14,6 @@ from tests.support.service import eventually
 
 __all__ = ["free_port", "provider"]
 
-_START_S = 60
-
 
 def free_port() -> int:
     """A port of loopback that nobody listens at just now."""
@@ -31,7 +29,7 @@ def provider(port: int) -> Iterator[str]:
     command = [sys.executable, "-m", "oidc_provider_mock", "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            assert eventually(lambda: _answers(url), within_s=_START_S)
+            assert eventually(lambda: _answers(url))
             yield url
         finally:
             process.kill()

@@ -17,7 +17,7 @@ from tests.support.processes import wait_for
 __all__ = ["Daemon", "daemon", "guest_xml", "missing"]
 
 _NOBODY = 65534
-_START_S = 30
+_START_S = 60
 
 
 def missing() -> str | None:

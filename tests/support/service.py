@@ -28,6 +28,7 @@ from forewarn.core.model import EventType, Maintenance
 from forewarn.core.request import Request
 from forewarn.endpoint.fastpath import Connection
 from forewarn.feed import Channel
+from tests.support.spans import GUARD_S
 from tests.support.wire import LATEST, Wire, get
 
 __all__ = ["POOL", "Running", "Vm", "eventually", "inventory", "running"]
@@ -35,8 +36,8 @@ __all__ = ["POOL", "Running", "Vm", "eventually", "inventory", "running"]
 T = TypeVar("T")
 
 POOL = 400
-_START_S = 30
-_ANSWER_S = 20
+_START_S = GUARD_S
+_ANSWER_S = GUARD_S
 _TICK_S = 0.05
 _LOOK_S = 0.005
 
@@ -208,9 +209,9 @@ class Running:
         return self.do(lambda: self.service.endpoint.open)
 
 
-def eventually(is_so: Callable[[], bool], within_s: float = 5.0) -> bool:
-    """Whether it becomes so in time."""
-    for _ in range(int(within_s / _LOOK_S)):
+def eventually(is_so: Callable[[], bool]) -> bool:
+    """Return whether it becomes so; it is asked again and again, with a guard against hanging."""
+    for _ in range(int(GUARD_S / _LOOK_S)):
         if is_so():
             return True
         time.sleep(_LOOK_S)

@@ -22,7 +22,7 @@ __all__ = ["Block", "Terminal", "blocks", "is_shown", "terminal"]
 
 _COME_TO_PASS_S = 60.0
 _LOOK_AGAIN_S = 0.3
-_ENDED_S = 10.0
+_ENDED_S = 60.0
 
 
 # The page

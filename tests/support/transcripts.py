@@ -5,28 +5,30 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from forewarn.client import Pace
 from forewarn.client.transport import AsyncHttp
-from forewarn.clock import RealClock
+from forewarn.clock import RealClock, VirtualClock
 from forewarn.listen import bound, url_of
 from forewarn.testing.recording import Recorder
 from forewarn.testing.replaying import Approved, Replay
 from forewarn.testing.transcript import EndReason, Entry, Transcript, TranscriptWriter, load_transcript
 from tests.support.service import Running, Vm, eventually
+from tests.support.spans import GUARD_S
 from tests.support.wire import LATEST, approval, post
 
-__all__ = ["PACE", "Recording", "live", "record", "recording", "replayed", "wait_for_entries"]
+__all__ = ["PACE", "PATIENT", "Recording", "live", "record", "recording", "replayed", "stepped", "wait_for_entries"]
 
 PACE = Pace(poll_interval_s=0.02, first_timeout_s=0.3, timeout_s=0.3, retry_min_s=0.02, retry_max_s=0.02)
-_PATIENT = replace(PACE, first_timeout_s=10, timeout_s=10)
+PATIENT = replace(PACE, first_timeout_s=GUARD_S, timeout_s=GUARD_S)
 """For what answers, if late on a machine that is busy: a time-out would be an entry of its own."""
-_STOP_S = 10
+_STOP_S = GUARD_S
 _DWELL_S = 0.15
 
 
@@ -105,6 +107,32 @@ def wait_for_entries(made: Recording, count: int) -> None:
 @contextmanager
 def replayed(transcript: Transcript, **options: Any) -> Iterator[tuple[str, list[Approved]]]:  # noqa: ANN401 - of the replay
     """A replay until the block ends: its URL, and what is approved."""
+    with _replaying(transcript, options) as (url, approved, _):
+        yield url, approved
+
+
+@contextmanager
+def stepped(
+    transcript: Transcript,
+    **options: Any,  # noqa: ANN401 - of the replay
+) -> Iterator[tuple[str, list[Approved], Callable[[float], None]]]:
+    """As `replayed`, on a clock that stands still; the third is called with the seconds by which it moves on."""
+    clock = VirtualClock()
+    with _replaying(transcript, options | {"clock": clock}) as (url, approved, loop):
+
+        async def move(by_s: float) -> None:
+            clock.advance(timedelta(seconds=by_s))
+
+        def advance(by_s: float) -> None:
+            asyncio.run_coroutine_threadsafe(move(by_s), loop).result(GUARD_S)
+
+        yield url, approved, advance
+
+
+@contextmanager
+def _replaying(
+    transcript: Transcript, options: dict[str, Any]
+) -> Iterator[tuple[str, list[Approved], asyncio.AbstractEventLoop]]:
     approved: list[Approved] = []
     ready = threading.Event()
     places: list[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -122,7 +150,7 @@ def replayed(transcript: Transcript, **options: Any) -> Iterator[tuple[str, list
     assert ready.wait(_STOP_S), "the replay did not start"
     url, loop, stop = places[0]
     try:
-        yield url, approved
+        yield url, approved, loop
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(_STOP_S)
@@ -131,7 +159,7 @@ def replayed(transcript: Transcript, **options: Any) -> Iterator[tuple[str, list
 
 def live(service: Running, vm: Vm, path: Path) -> tuple[Transcript, str]:
     """The transcript of a maintenance that is approved, starts and ends; and the id of its event."""
-    with recording(service.url, path, vm.address, _PATIENT) as made:
+    with recording(service.url, path, vm.address, PATIENT) as made:
         wait_for_entries(made, 1)
         time.sleep(_DWELL_S)
         service.schedule(vm)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.spans import GUARD_S
+
 __all__ = ["EVENTS", "LATEST", "Answer", "Wire", "approval", "get", "post"]
 
 EVENTS = "/metadata/scheduledevents"
 LATEST = "2020-07-01"
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = GUARD_S
 
 
 @dataclass(frozen=True)

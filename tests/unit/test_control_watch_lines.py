@@ -18,6 +18,7 @@ from forewarn.hub import Hub
 from forewarn.identity import Identity
 from forewarn.wire.hostfeed import HostState, parse_line
 from forewarn.wire.imds import Dialect
+from tests.support.spans import GUARD_S
 from tests.support.world import NOW
 from tests.unit.core.builders import vm
 
@@ -46,7 +47,7 @@ class Place:
         return {"type": "http.disconnect"}
 
     async def next(self) -> Message:
-        return await asyncio.wait_for(self.sent.get(), 5)
+        return await asyncio.wait_for(self.sent.get(), GUARD_S)
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ async def test_the_state_comes_first_and_then_what_changes(place: Place, feed: F
     assert (document.audience.incarnation, told["more_body"]) == (5, True)
     assert len(place.hub) == 1
     place.is_gone.set()
-    await asyncio.wait_for(held, 5)
+    await asyncio.wait_for(held, GUARD_S)
     assert len(place.hub) == 0
 
 
@@ -89,14 +90,14 @@ async def test_when_the_service_stops_the_stream_ends(place: Place) -> None:
     await place.next()
     place.is_stopping.set()
     assert await place.next() == {"type": "http.response.body"}
-    await asyncio.wait_for(held, 5)
+    await asyncio.wait_for(held, GUARD_S)
     assert len(place.hub) == 0
 
 
 async def test_one_who_has_gone_before_it_was_answered_is_forgotten(place: Place) -> None:
     place.is_gone.set()
     held = place.hold()
-    await asyncio.wait_for(held, 5)
+    await asyncio.wait_for(held, GUARD_S)
     assert len(place.hub) == 0
 
 

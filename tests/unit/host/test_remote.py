@@ -20,6 +20,7 @@ from forewarn.host.link import Link
 from forewarn.host.remote import Remote, nothing, read_state
 from forewarn.wire.hostfeed import HostState, document_line, state_line
 from forewarn.wire.imds import Dialect
+from tests.support.spans import GUARD_S
 from tests.support.world import NOW
 from tests.unit.core.builders import vm
 
@@ -59,7 +60,7 @@ async def remote(file: Path | None = None) -> AsyncIterator[Remote]:
 
 async def until_shown(made: Remote, incarnation: int | None) -> None:
     channel = made.feed.channel("vm:db")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(GUARD_S):
         while (channel.incarnation if channel.is_enabled else None) != incarnation:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.001)
 
