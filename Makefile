@@ -4,16 +4,21 @@
 PYTHON ?= python3
 ARGS ?=
 
+# Most slow tests spend most of their time waiting for processes: this many at once keep two cores busy.
+SLOW_WORKERS ?= 5
+
 BIN := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-guests test-browser lint bench reference docs man screenshots constraints clean
+.PHONY: help libraries demo test test-slow test-guests test-browser lint bench reference docs man screenshots constraints clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r target does; do \
 	printf '  make %-12s %s\n' "$$target" "$$does"; done
+
+libraries: .venv/.dev .venv/.libvirt .venv/.docs ## Install everything the other targets need; they also install it on demand
 
 demo: ## Show the main job from end to end, in under 30 s
 	@$(BIN)/forewarn demo $(ARGS)
@@ -22,7 +27,7 @@ test: .venv/.dev ## Run the quick tests, in random order
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not namespaces and not browser" $(ARGS)
 
 test-slow: .venv/.dev .venv/.libvirt ## Run the slow tests: kill -9, network namespaces, PostgreSQL, other handlers
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "(slow or namespaces) and not guests and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadfile -m "(slow or namespaces) and not guests and not browser" $(ARGS)
 
 test-guests: .venv/.dev .venv/.libvirt ## Run the tests with real guests under libvirt and QEMU; fetches a kernel for them
 	@$(BIN)/python -m tests.guests.kernel

@@ -14,8 +14,8 @@ from tests.support.browsing import visit
 from tests.support.service import Running
 
 VMS, PER_HOST, ACTIVE = 100_000, 10, 1_000
-MOST_MS = 1000
-"""For a page, from the click to its last byte and its layout."""
+TIMES_MAX = 20
+"""As often as a page that lists nothing, from the click to its last byte and its layout, a page may take as long."""
 
 _TRIES = 4
 """The best of so many counts: what else runs on this machine is not what is measured."""
@@ -69,14 +69,20 @@ def large(service: Running) -> Running:
         "/ledger",
     ],
 )
-def test_a_page_opens_within_a_second_and_never_lists_all(large: Running, page: Page, path: str) -> None:
-    took = []
-    for _ in range(_TRIES):
-        visit(page, path)
-        took.append(page.evaluate(_TOOK))
-        if took[-1] < MOST_MS:
-            break
-    assert min(took) < MOST_MS, took
+def test_a_page_opens_nearly_as_soon_as_one_that_lists_nothing_and_never_lists_all(
+    large: Running, page: Page, path: str
+) -> None:
+    """Measured side by side: a page that goes through all VMs takes hundreds of times as long."""
+
+    def least_ms(path: str) -> float:
+        took = []
+        for _ in range(_TRIES):
+            visit(page, path)
+            took.append(page.evaluate(_TOOK))
+        return float(min(took))
+
+    beside_ms = least_ms("/rollouts")
+    assert least_ms(path) < TIMES_MAX * beside_ms
     assert page.locator("tr").count() <= 110
     assert len(page.content()) < 300_000
     page.evaluate("new Promise(requestAnimationFrame)")
