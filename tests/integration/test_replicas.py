@@ -62,7 +62,8 @@ class Replicas:
         """The one that said last that it carries out what is due."""
         found = []
         for number in {0, 1, 2} - set(not_among):
-            lines = [json.loads(line) for line in self.log(number).splitlines() if line.startswith("{")]
+            written = self.log(number).splitlines(keepends=True)
+            lines = [json.loads(line) for line in written if line.startswith("{") and line.endswith("}\n")]
             told = [(line["timestamp"], line["event"]) for line in lines if "what is due" in line["event"]]
             if told and told[-1][1] == LEADS:
                 found.append((told[-1][0], number))
