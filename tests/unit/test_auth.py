@@ -52,6 +52,30 @@ def test_a_token_file_without_a_token_is_refused(content: bytes, expected: str, 
         operator_token(tmp_path)
 
 
+GOOD = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o666])
+def test_an_operator_token_that_others_can_read_is_refused_with_what_to_do(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / TOKEN_FILE
+    path.write_text(GOOD)
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match=rf"others can read .*chmod 600 {path}.*remove it"):
+        operator_token(tmp_path)
+    path.chmod(0o400)
+    assert operator_token(tmp_path) == GOOD
+
+
+@pytest.mark.parametrize("token", ["hunter2", GOOD[:-1], "a" * 64])
+def test_an_operator_token_that_can_be_guessed_is_refused_with_what_to_do(token: str, tmp_path: Path) -> None:
+    path = tmp_path / TOKEN_FILE
+    path.write_text(token)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match=r"can be guessed, 32 random characters.*remove it") as caught:
+        operator_token(tmp_path)
+    assert token not in caught.value.message.replace(str(path), "")
+
+
 def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read the token file .*none: No such file"):
         read_token(tmp_path / "none")

@@ -28,6 +28,7 @@ from forewarn.actuators.exec_run import Outcome, Run, RunState, prune
 from forewarn.actuators.payload import describe, encode
 from forewarn.core.model import Maintenance
 from forewarn.errors import ActuationFailed, ActuatorBusy, ActuatorError, ConfigError
+from forewarn.secret import make_private_folder, tighten
 from forewarn.span import format_span
 
 __all__ = ["EXIT_NEVER_BEGUN", "EXIT_RUN_AGAIN", "EXIT_STILL_RUNNING", "VARIABLES", "Exec", "Limits"]
@@ -301,7 +302,8 @@ class Exec:
 
     def _make_folder(self) -> None:
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self._folder)
+            tighten(self._folder)
         except OSError as error:
             msg = f"cannot make the folder {self._folder}: {error.strerror}"
             raise ActuatorError(msg) from error

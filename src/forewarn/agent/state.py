@@ -16,6 +16,7 @@ import msgspec
 from forewarn.agent.codec import decode, encode
 from forewarn.agent.record import Finished, Record
 from forewarn.errors import ConfigError
+from forewarn.secret import make_private_folder, open_private, tighten
 
 __all__ = ["Memory", "State", "StateFile"]
 
@@ -76,8 +77,9 @@ class StateFile:
             ConfigError: Another one does, or the folder cannot be written.
         """
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self._beside(".lock").open("a")
+            make_private_folder(self._path.parent)
+            lock = open(self._beside(".lock"), "a", opener=open_private)  # noqa: SIM115 - open until `release`
+            tighten(self._path)
         except OSError as error:
             reason = "its folder is a file" if isinstance(error, FileExistsError) else error.strerror
             msg = f"cannot write beside the state file {self._path}: {reason}"
@@ -120,11 +122,11 @@ class StateFile:
 
     def save(self, state: State) -> None:
         """Write beside it, flush to disk, then put it in its place."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)  # it may have been removed meanwhile
+        make_private_folder(self._path.parent)  # it may have been removed meanwhile
         new = self._beside(".new")  # nobody else writes it, for there is the lock
         new.unlink(missing_ok=True)
         try:
-            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            with os.fdopen(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
                 file.write(encode(state))
                 file.flush()
                 os.fsync(file.fileno())

@@ -16,6 +16,7 @@ from forewarn.cli.command import command, server_extra
 from forewarn.cli.output import Output, format_seconds
 from forewarn.cli.times import as_span_s
 from forewarn.errors import ConfigError
+from forewarn.secret import open_private
 
 if TYPE_CHECKING:
     from forewarn.testing.recording import Recorder
@@ -119,7 +120,7 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
             yield file
         return
     try:
-        file = path.open("xb", buffering=0)
+        file = open(path, "xb", buffering=0, opener=open_private)  # noqa: SIM115 - closed below
     except FileExistsError as error:
         msg = f"{path} exists, and a transcript is never overwritten: choose another name, or delete it"
         raise ConfigError(msg) from error

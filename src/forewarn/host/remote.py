@@ -20,6 +20,7 @@ from forewarn.fairness import Room, Slots
 from forewarn.feed import Feed
 from forewarn.host.link import Link
 from forewarn.identity import Identity
+from forewarn.secret import open_private, tighten
 from forewarn.wire.hostfeed import BadLine, HostState, parse_line, state_line
 from forewarn.wire.imds import Dialect
 
@@ -225,6 +226,7 @@ def read_state(file: Path, host: str) -> HostState | None:
         ConfigError: It is another host's, or cannot be read.
     """
     try:
+        tighten(file)
         told = parse_line(file.read_bytes())
     except FileNotFoundError:
         return None
@@ -250,7 +252,7 @@ def nothing(host: str) -> HostState:
 def _write(file: Path, content: bytes) -> None:
     """As a whole or not at all, also if the machine goes down."""
     scratch = file.with_name(f"{file.name}.new")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = open_private(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with os.fdopen(descriptor, "wb") as out:
         out.write(content)
         out.flush()

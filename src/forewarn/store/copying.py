@@ -151,12 +151,11 @@ def _check_files(source: WholeDatabase, target: WholeDatabase) -> None:
 
 @contextmanager
 def _unmade(target: WholeDatabase) -> Iterator[None]:
-    """Remove a file that SQLite made for nothing. Nobody else has it: its lock is ours."""
-    is_new = target.path is not None and not target.path.exists()
+    """Remove a file that was made for nothing. Nobody else has it: its lock is ours."""
     try:
         yield
     except BaseException:
-        if is_new and target.path is not None:
+        if target.is_new and target.path is not None:
             for suffix in ("", "-journal", "-wal", "-shm"):
                 Path(f"{target.path}{suffix}").unlink(missing_ok=True)
         raise

@@ -87,11 +87,13 @@ class WholeDatabase:
     Attributes:
         name: Its URL, as it may be printed.
         path: The file, if it is SQLite.
+        is_new: Whether there was no such file before `alone`.
     """
 
     def __init__(self, url: sa.URL) -> None:
         self.name = shown_url(url)
         self.path = Path(os.path.realpath(str(url.database))) if url.get_backend_name() == "sqlite" else None
+        self.is_new = False
         self._url = url
         self._guard: sa.Connection | None = None
 
@@ -170,8 +172,9 @@ class WholeDatabase:
             ConfigError: This process has locked it with the same mark.
         """
         if self.path is not None:
-            lock = FileLock(Path(f"{self.path}.lock"))
+            lock = FileLock(self.path)
             lock.acquire()
+            self.is_new = lock.has_made_file
             try:
                 yield
             finally:

@@ -1,8 +1,10 @@
 """One process for one SQLite file.
 
 Two servers on the same file would both carry out every maintenance. SQLite's own locks last only as long as a
-transaction, so a file beside the database is locked for as long as the store is open. The kernel lets go of it when
-the process dies, however.
+transaction, so the database file is locked with flock(2) for as long as the store is open. That lock belongs to the
+inode: a hard link or another name of the file leads to the same one. On local file systems it does not touch SQLite's
+own locks, which are those of fcntl(2). A file beside the database is locked as well, for the Forewarn of earlier
+versions knows only that one. The kernel releases both when the process dies, however that happens.
 """
 
 from __future__ import annotations
@@ -12,43 +14,61 @@ import os
 from pathlib import Path
 
 from forewarn.errors import StoreUnavailable
+from forewarn.secret import open_private, tighten
 
 __all__ = ["FileLock"]
 
+_BESIDE = ("-wal", "-shm", "-journal")
+"""Files that SQLite makes, with the mode of the database; one from before may have another."""
+
 
 class FileLock:
-    """An exclusive lock on a file.
+    """An exclusive lock on a SQLite database.
+
+    Whoever holds it has closed the files to all but their owner.
 
     Args:
-        path: The lock file; made when it is not there, and left in place.
+        path: The database, without symbolic links; an empty one is made when it is not there.
+
+    Attributes:
+        has_made_file: Whether the database was not there.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor: int | None = None
+        self.has_made_file = False
+        self._descriptors: list[int] = []
 
     def acquire(self) -> None:
         """Take the lock, or fail at once.
 
         Raises:
-            StoreUnavailable: Another process has it, or the folder cannot be written.
+            StoreUnavailable: Another process has it, or a file cannot be written.
         """
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            msg = f"cannot write {self.path}: {error.strerror}; choose another folder with --database-url"
+            self._lock(Path(f"{self.path}.lock"))
+            self.has_made_file = not self.path.exists()
+            self._lock(self.path)
+            for ending in _BESIDE:
+                tighten(Path(f"{self.path}{ending}"))
+        except BlockingIOError as error:
+            self.release()
+            msg = f"database {self.path} is in use by another forewarn: stop it, or choose another --database-url"
             raise StoreUnavailable(msg) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(descriptor)
-            name = str(self.path).removesuffix(".lock")
-            msg = f"database {name} is in use by another forewarn: stop it, or choose another --database-url"
+            self.release()
+            msg = f"cannot write {error.filename or self.path}: {error.strerror}; choose another --database-url"
             raise StoreUnavailable(msg) from error
-        self._descriptor = descriptor
+
+    def _lock(self, path: Path) -> None:
+        descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+        self._descriptors.append(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(self) -> None:
-        """Let go; doing it twice is fine."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Let go; doing it twice is fine.
+
+        Only when SQLite has closed the database: closing a descriptor of a file drops its locks of fcntl(2).
+        """
+        while self._descriptors:
+            os.close(self._descriptors.pop())

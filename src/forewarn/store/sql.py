@@ -87,7 +87,7 @@ class SqlStore:
         if self._is_sqlite:
             is_memory = url.database in (None, "", ":memory:")
             if not is_memory:
-                self._lock = FileLock(Path(f"{os.path.realpath(str(url.database))}.lock"))
+                self._lock = FileLock(Path(os.path.realpath(str(url.database))))
                 self._lock.acquire()
             pool = {"poolclass": sa.StaticPool} if is_memory else {"pool_size": 1}
             self._writer = sqlite_engine(url, busy_timeout_ms, size_bytes_max, is_writer=True, **pool)
