@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from forewarn.commit import Committer, traced
-from forewarn.core.access import Role, Token
+from forewarn.core.access import Revocation, Role, Token
 from forewarn.core.decision import Changes, Draft, State
 from forewarn.core.model import Entry, EntryKind
 from forewarn.errors import LimitExceeded, NotFound
@@ -18,6 +18,8 @@ from forewarn.store.contract import Transaction
 __all__ = ["TokenCommands", "TokenRequest"]
 
 _HOST_TOKENS_MAX = 10
+_REVOCATIONS_MAX = 1000
+"""Used links and ended sessions that are kept for each actor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,21 @@ class TokenCommands(Committer):
     async def token_of(self, token_id: str) -> Token | None:
         """The token of that id."""
         return await self.read(lambda reader: reader.token_of(token_id))
+
+    async def is_revoked(self, nonce: str) -> bool:
+        """Whether the login link was used, or the session logged out of, that has this nonce."""
+        return await self.read(lambda reader: reader.is_revoked(nonce))
+
+    async def revoke(self, revocation: Revocation) -> bool:
+        """Take a login link or a session no more, at no replica and after no restart.
+
+        Returns:
+            Whether it was not revoked before.
+        """
+        now = self.clock.now()
+        if revocation.expires_at <= now:
+            return False
+        return await self._command(lambda tx: tx.revoke(revocation, now, _REVOCATIONS_MAX), bool)
 
     async def is_token_taken(self, token_id: str, now: datetime) -> bool:
         """Whether the token of that id is neither revoked nor expired."""

@@ -214,6 +214,28 @@ def test_a_link_logs_in_once_as_whoever_made_it(service: Running, role: Role) ->
             assert (answer.status_code, "was used" in html.unescape(answer.text)) == (401, True)
 
 
+def test_a_used_link_and_an_ended_session_are_worth_nothing_after_a_restart(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("once")
+    with running(folder) as service, service.operator() as api, Browser(service) as browser:
+        path = urlsplit(api.post("/v1/login-links").json()["url"]).path
+        stay = browser.send_form(path).request.headers["cookie"].partition("=")[2]
+        assert "log in" not in text_of(browser.get("/")).lower()
+        with Browser(service) as leaving:
+            leaver = leaving.send_form("/login", token=service.service.tokens.operator, next="/")
+            left = leaver.request.headers["cookie"].partition("=")[2]
+            assert leaving.send_form("/logout").status_code == 200
+    with running(folder) as service:
+        port = urlsplit(service.service.control_url).port
+        with Browser(service) as again:
+            assert again.get(path).status_code == 401
+            assert again.send_form(path).status_code == 401
+            for cookie, is_in in ((left, False), (stay, True)):
+                answer = again.get("/", headers={"cookie": f"forewarn-{port}={cookie}"})
+                assert ("/login" not in str(answer.url)) is is_in
+
+
 def test_a_link_is_pressed_on_our_own_page_only_and_cannot_be_made_up(service: Running) -> None:
     with service.operator() as api, Browser(service) as browser:
         path = urlsplit(api.post("/v1/login-links").json()["url"]).path

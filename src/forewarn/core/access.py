@@ -16,7 +16,7 @@ from forewarn.core.model import Claim, Entry, EntryKind, Event, Maintenance, Sco
 from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.core.value import replace
 
-__all__ = ["FILE_OPERATOR", "Owned", "Principal", "Role", "Token"]
+__all__ = ["FILE_OPERATOR", "Owned", "Principal", "Revocation", "Role", "Token"]
 
 
 class Role(StrEnum):
@@ -148,6 +148,21 @@ class Token:
             token_id=self.id,
             expires_at=self.expires_at,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revocation:
+    """A login link that was used, or a session that was logged out of.
+
+    Attributes:
+        nonce: What tells the link or the session from others.
+        actor: Whose it was.
+        expires_at: From then on it would not be taken anyway, and this can be forgotten.
+    """
+
+    nonce: str
+    actor: str
+    expires_at: datetime
 
 
 _OPEN_REASONS = frozenset({EntryKind.IMPACT_MEASURED, EntryKind.VM_CHANGED, EntryKind.UNSEEN, EntryKind.LATE})

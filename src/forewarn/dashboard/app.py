@@ -101,8 +101,7 @@ class _Dashboard:
         self._boards = Boards(context)
         self._directory = Directory(context.engine.identity)
         self._live = Live(context, self._boards)
-        find_token = context.engine.token_of
-        self._sessions = Sessions(context.tokens.operator, context.session_lifetime, find_token)
+        self._sessions = Sessions(context.tokens.operator, context.session_lifetime, context.engine)
         self._login = Login(context, self._sessions, lambda request, title: self._around(request, title, None))
 
     def routes(self) -> list[Route]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,17 +15,17 @@ from starlette.routing import Route
 from forewarn.control.access import identify
 from forewarn.control.context import Context
 from forewarn.control.login import PURPOSE
-from forewarn.core.access import Principal, Role
+from forewarn.core.access import Principal, Revocation, Role
 from forewarn.dashboard.forms import read_form
 from forewarn.dashboard.issuer import IssuerLogin
 from forewarn.dashboard.render import render
 from forewarn.dashboard.session import Sessions, check_origin
 from forewarn.errors import Forbidden, Unauthorized
-from forewarn.seal import Seal, who
+from forewarn.seal import Seal, moment_of, who
 
 __all__ = ["Login"]
 
-_USED_MAX = 10_000
+_SPENT = "this link was used, or its minute is over: make a new one with 'forewarn dashboard'"
 
 Around = Callable[[Request, str], dict[str, object]]
 Answer = Callable[[Request], Awaitable[Response]]
@@ -46,7 +45,6 @@ class Login:
         self._sessions = sessions
         self._around = around
         self._links = Seal(context.tokens.operator, PURPOSE)
-        self._used: OrderedDict[str, None] = OrderedDict()
         issuer = context.tokens.issuer
         has_login = issuer is not None and issuer.settings.client_id
         self._issuer = IssuerLogin(issuer, context.tokens.operator) if issuer is not None and has_login else None
@@ -99,28 +97,27 @@ class Login:
 
     async def _by_link(self, request: Request) -> Response:
         check_origin(request)
-        caller, nonce = await self._behind(request)
-        self._used[nonce] = None
-        while len(self._used) > _USED_MAX:
-            self._used.popitem(last=False)
+        caller, revocation = await self._behind(request)
+        if not await self._context.engine.revoke(revocation):  # another replica was faster
+            raise Unauthorized(_SPENT)
         return self._welcome(request, caller, "/")
 
-    async def _behind(self, request: Request) -> tuple[Principal, str]:
-        """Who made the link, and what tells it from others.
+    async def _behind(self, request: Request) -> tuple[Principal, Revocation]:
+        """Who made the link, and what makes it worthless.
 
         Raises:
             Unauthorized: It was used, its minute is over, or its token is not taken any more.
         """
         now = self._context.clock.now()
         content = self._links.open(request.path_params["word"], now)
-        if content is not None and content["nonce"] not in self._used:
+        if content is not None and not await self._context.engine.is_revoked(content["nonce"]):
             caller = await who(content, self._context.engine.token_of, now)
             if caller is not None:
                 until = content.get("expires_at")
                 limited = caller if until is None else replace(caller, expires_at=datetime.fromtimestamp(until, UTC))
-                return _person(limited), content["nonce"]
-        msg = "this link was used, or its minute is over: make a new one with 'forewarn dashboard'"
-        raise Unauthorized(msg)
+                spent = Revocation(nonce=content["nonce"], actor=caller.actor, expires_at=moment_of(content))
+                return _person(limited), spent
+        raise Unauthorized(_SPENT)
 
     # At an issuer
 
@@ -153,7 +150,7 @@ class Login:
     async def _leave(self, request: Request) -> Response:
         check_origin(request)
         response = RedirectResponse("/login", HTTPStatus.SEE_OTHER)
-        self._sessions.end(request, response, self._context.clock.now())
+        await self._sessions.end(request, response, self._context.clock.now())
         return response
 
 

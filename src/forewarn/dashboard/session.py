@@ -8,35 +8,47 @@ from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from forewarn.clock import uptime_s
-from forewarn.core.access import Principal, Token
+from forewarn.core.access import Principal, Revocation, Token
 from forewarn.errors import Forbidden
 from forewarn.seal import Seal, moment_of, pack, who
 
-__all__ = ["Session", "Sessions", "check_origin", "is_rebound"]
+__all__ = ["Known", "Session", "Sessions", "check_origin", "is_rebound"]
 
 _MOST = 10_000
-"""Sessions that were ended by hand and are remembered; and tokens that were looked up."""
+"""Tokens, and sessions, that were looked up and are remembered."""
 
 _FRESH_S = 1.0
-"""So long a token counts as looked up: a stream of it need not ask the database for each piece."""
+"""How long an answer of the database holds: a live page need not ask it for each piece that it sends."""
 
 _COOKIE_LENGTH_MAX = 3800
 """Browsers keep no more than 4096 bytes of a cookie, its name and attributes among them."""
 
 T = TypeVar("T")
 
-FindToken = Callable[[str], Awaitable[Token | None]]
-"""Looks a token up by its id."""
+
+class Known(Protocol):
+    """What the database knows of tokens, links and sessions."""
+
+    async def token_of(self, token_id: str) -> Token | None:
+        """The token of that id."""
+        ...
+
+    async def is_revoked(self, nonce: str) -> bool:
+        """Whether the link was used, or the session logged out of."""
+        ...
+
+    async def revoke(self, revocation: Revocation) -> bool:
+        """Take it no more; hands back whether it was not revoked before."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +69,20 @@ class Sessions:
 
     All of a session stands in its cookie, under a seal. So it outlives a restart, and holds at every replica with the
     same operator's token; whoever replaces that token ends all sessions. One that began with a token of the table ends
-    when that token is revoked. Who has logged out is remembered in this process only: the browser has forgotten its
-    cookie by then.
+    when that token is revoked. A session that was logged out of is kept in the database until it would have expired, so
+    no replica takes its cookie again: the others within a second.
 
     Args:
         secret: The operator's token.
         lasts: How long a session lasts.
-        find_token: Looks a token up by its id.
+        known: What the database knows.
     """
 
-    def __init__(self, secret: str, lasts: timedelta, find_token: FindToken) -> None:
+    def __init__(self, secret: str, lasts: timedelta, known: Known) -> None:
         self._seal = Seal(secret, "session of the dashboard")
         self._lasts = lasts
-        self._find_token = find_token
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._known = known
+        self._revoked: OrderedDict[str, tuple[float, bool]] = OrderedDict()
         self._tokens: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
 
     def begin(self, caller: Principal, now: datetime, request: Request, response: Response) -> None:
@@ -96,25 +108,40 @@ class Sessions:
         """The session of whoever sends this, if it is still good."""
         word = request.cookies.get(_name(request))
         content = None if word is None else self._seal.open(word, now)
-        if content is None or content["nonce"] in self._ended:
+        if content is None or await self._is_revoked(content["nonce"]):
             return None
         caller = await who(content, self._token, now)
         return None if caller is None else Session(caller=caller, until=moment_of(content))
 
-    def end(self, request: Request, response: Response, now: datetime) -> None:
-        """Forget it, here and in the browser."""
+    async def end(self, request: Request, response: Response, now: datetime) -> None:
+        """End it, at every replica and in the browser.
+
+        Raises:
+            StoreUnavailable: The database takes no changes; the session goes on.
+        """
         word = request.cookies.get(_name(request))
         content = None if word is None else self._seal.open(word, now)
         if content is not None:
-            _remember(self._ended, content["nonce"], None)
+            caller = await who(content, self._known.token_of, now)
+            if caller is not None:  # of a token that is not taken any more, no session is taken either
+                nonce = content["nonce"]
+                await self._known.revoke(Revocation(nonce=nonce, actor=caller.actor, expires_at=moment_of(content)))
+                _remember(self._revoked, nonce, (uptime_s(), True))
         response.delete_cookie(_name(request), path="/")
 
     async def _token(self, token_id: str) -> Token | None:
         looked_s, token = self._tokens.get(token_id, (float("-inf"), None))
         if uptime_s() - looked_s > _FRESH_S:
-            token = await self._find_token(token_id)
+            token = await self._known.token_of(token_id)
             _remember(self._tokens, token_id, (uptime_s(), token))
         return token
+
+    async def _is_revoked(self, nonce: str) -> bool:
+        looked_s, is_revoked = self._revoked.get(nonce, (float("-inf"), False))
+        if not is_revoked and uptime_s() - looked_s > _FRESH_S:
+            is_revoked = await self._known.is_revoked(nonce)
+            _remember(self._revoked, nonce, (uptime_s(), is_revoked))
+        return is_revoked
 
 
 def _remember(found: OrderedDict[str, T], key: str, value: T) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
-from forewarn.core.access import Owned, Token
+from forewarn.core.access import Owned, Revocation, Token
 from forewarn.core.decision import Changes, Document, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -306,6 +306,10 @@ class Reader(NotifyingReader, Protocol):
         """Tokens of people, or those of a host; oldest first."""
         ...
 
+    def is_revoked(self, nonce: str) -> bool:
+        """Whether the login link was used, or the session logged out of, that has this nonce."""
+        ...
+
     def rollout(self, rollout_id: str) -> StoredRollout | None:
         """One rollout."""
         ...
@@ -391,6 +395,19 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
 
     def keep_token(self, token: Token) -> None:
         """Keep a new token, or one that was changed."""
+        ...
+
+    def revoke(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:
+        """Keep a revocation, and forget those that have expired.
+
+        Args:
+            revocation: What is revoked.
+            now: The time.
+            actor_max: Most that are kept for one actor; beyond it, those that expire first are forgotten.
+
+        Returns:
+            Whether it was not revoked before.
+        """
         ...
 
     def keep_rollout(self, rollout: StoredRollout) -> None:

@@ -264,6 +264,9 @@ class MemoryReader(MemoryNotifyingReader):
         found.sort(key=attrgetter("id"))
         return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
 
+    def is_revoked(self, nonce: str) -> bool:
+        return nonce in self._tables.revocations.rows
+
     def outcome(self, key: str) -> Outcome | None:
         found = self._tables.outcomes.rows.get(key)
         return None if found is None else replace(found, content=as_json(found.content))

@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from forewarn.core.access import Token
+from forewarn.core.access import Revocation, Token
 from forewarn.core.look import Look
 from forewarn.core.model import Audience, Entry, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.subscription import Delivery, Subscription
@@ -232,6 +232,8 @@ class Tables:
 
         self.outcomes_by_at: Index[Outcome] = Index(lambda o: (ALL, (o.at, o.key)))
         self.outcomes: Table[Outcome] = Table("outcome", self._log, self.outcomes_by_at)
+
+        self.revocations: Table[Revocation] = Table("revocation", self._log)
 
         self.looks_by_at: Index[Look] = Index(lambda look: (ALL, (look.at, look.maintenance_id)))
         self.looks: Table[Look] = Table("look", self._log, self.looks_by_at)

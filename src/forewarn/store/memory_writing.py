@@ -11,7 +11,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from forewarn.core.access import Token
+from forewarn.core.access import Revocation, Token
 from forewarn.core.decision import Changes, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -262,6 +262,19 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
         if other is not None and other.id != token.id:
             self._tables.tokens.refuse(token.id)
         self._tables.tokens.put(token.id, token)
+
+    def revoke(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:
+        table = self._tables.revocations
+        for nonce in [each.nonce for each in table.rows.values() if each.expires_at <= now]:
+            table.put(nonce, None)
+        if revocation.nonce in table.rows:
+            return False
+        table.put(revocation.nonce, revocation)
+        own = [each for each in table.rows.values() if each.actor == revocation.actor]
+        own.sort(key=lambda each: (each.expires_at, each.nonce), reverse=True)
+        for surplus in own[actor_max:]:
+            table.put(surplus.nonce, None)
+        return True
 
     def keep_rollout(self, rollout: StoredRollout) -> None:
         self._tables.rollouts.put(rollout.id, rollout)

@@ -316,6 +316,10 @@ class SqlReader(SqlNotifyingReader):
             query = query.where(t.rollout.c.is_ended == is_ended)
         return self._all(StoredRollout, query)
 
+    def is_revoked(self, nonce: str) -> bool:
+        query = sa.select(t.revocation.c.nonce).where(t.revocation.c.nonce == nonce)
+        return self._connection.execute(query).first() is not None
+
     def outcome(self, key: str) -> Outcome | None:
         row = self._connection.execute(sa.select(t.idempotency).where(t.idempotency.c.key == key)).first()
         if row is None:

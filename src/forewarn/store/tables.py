@@ -45,6 +45,7 @@ __all__ = [
     "maintenance",
     "meta",
     "metadata",
+    "revocation",
     "rollout",
     "scope",
     "subscription",
@@ -375,6 +376,16 @@ token = sa.Table(
     sa.Column("expires_at", Moment),
     sa.Column("revoked_at", Moment),
     comment="Bearer tokens. Those of hosts stand in host_token as well, as long as older replicas may serve.",
+)
+
+revocation = sa.Table(
+    "revocation",
+    metadata,
+    sa.Column("nonce", sa.String, primary_key=True),
+    _required("actor", sa.String),
+    _required("expires_at", Moment, index=True),
+    sa.Index("ix_revocation_actor_expires_at", "actor", "expires_at"),
+    comment="Login links that were used and sessions that were logged out of, until they expire.",
 )
 
 rollout = sa.Table(

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from forewarn.core.access import Role, Token
+from forewarn.core.access import Revocation, Role, Token
 from forewarn.core.decision import Changes, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -31,6 +31,9 @@ from forewarn.store.rows import claim_rows, in_pieces, to_row
 __all__ = ["SqlTransaction"]
 
 _COUNTER = "sequence"
+_SURPLUS_MAX = 100
+"""Rows that are forgotten in one step, where a limit was lowered."""
+
 _CLAIMS_WHOLE = "claims_whole_until"
 """Up to which end of a maintenance none lacks its claims."""
 
@@ -295,6 +298,17 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         self._upsert(t.token, [row])
         if token.role is Role.HOST:  # for replicas of the version before; see `SqlReader._tokens`
             self._upsert(t.host_token, [{column.name: row[column.name] for column in t.host_token.columns}])
+
+    def revoke(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:
+        c = t.revocation.c
+        self._connection.execute(sa.delete(t.revocation).where(c.expires_at <= now))
+        if self.is_revoked(revocation.nonce):
+            return False
+        self._connection.execute(sa.insert(t.revocation), [to_row(revocation)])
+        newest = sa.select(c.nonce).where(c.actor == revocation.actor).order_by(c.expires_at.desc(), c.nonce.desc())
+        surplus = list(self._connection.execute(newest.offset(actor_max).limit(_SURPLUS_MAX)).scalars())
+        self._connection.execute(sa.delete(t.revocation).where(c.nonce.in_(surplus)))
+        return True
 
     def keep_rollout(self, rollout: StoredRollout) -> None:
         self._upsert(t.rollout, [to_row(rollout)])

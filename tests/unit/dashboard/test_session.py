@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from forewarn.core.access import FILE_OPERATOR, Principal, Role, Token
+from forewarn.core.access import FILE_OPERATOR, Principal, Revocation, Role, Token
 from forewarn.dashboard.session import Session, Sessions
 from forewarn.errors import Forbidden
 
@@ -22,14 +22,28 @@ SIGNED = Principal(actor="tenant:oidc/ann", role=Role.TENANT, scopes=frozenset({
 
 
 class Kept(dict[str, Token]):
-    """Tokens, as the table has them."""
+    """Tokens and revocations, as the tables have them."""
 
-    async def find(self, token_id: str) -> Token | None:
+    def __init__(self, **tokens: Token) -> None:
+        super().__init__(tokens)
+        self.revoked: dict[str, Revocation] = {}
+        self.looks = 0
+
+    async def token_of(self, token_id: str) -> Token | None:
         return self.get(token_id)
+
+    async def is_revoked(self, nonce: str) -> bool:
+        self.looks += 1
+        return nonce in self.revoked
+
+    async def revoke(self, revocation: Revocation) -> bool:
+        is_new = revocation.nonce not in self.revoked
+        self.revoked[revocation.nonce] = revocation
+        return is_new
 
 
 def sessions(word: str = "operator", tokens: Kept | None = None) -> Sessions:
-    return Sessions(word, HOURS, (Kept() if tokens is None else tokens).find)
+    return Sessions(word, HOURS, Kept() if tokens is None else tokens)
 
 
 def request(word: str | None = None) -> Request:
@@ -88,9 +102,29 @@ def test_it_is_over_after_its_time() -> None:
 def test_whoever_has_logged_out_stays_out_with_the_same_cookie_and_others_stay_in() -> None:
     made = sessions()
     mine, other = begun(made), begun(made)
-    made.end(request(mine), Response(), NOW)
+    asyncio.run(made.end(request(mine), Response(), NOW))
     assert found(made, mine) is None
     assert found(made, other) is not None
+
+
+def test_whoever_has_logged_out_is_out_at_every_replica_and_after_a_restart() -> None:
+    tokens = Kept(t1=TOKEN)
+    one = sessions(tokens=tokens)
+    for caller in (FILE_OPERATOR, SIGNED, TOKEN.principal()):
+        word = begun(one, caller)
+        asyncio.run(one.end(request(word), Response(), NOW))
+        assert found(sessions(tokens=tokens), word) is None
+    assert {each.actor for each in tokens.revoked.values()} == {FILE_OPERATOR.actor, SIGNED.actor, "tenant:shop"}
+    assert {each.expires_at for each in tokens.revoked.values()} == {NOW + HOURS}, "no longer than the session"
+
+
+def test_what_is_shown_in_the_same_second_asks_the_database_once() -> None:
+    tokens = Kept()
+    made = sessions(tokens=tokens)
+    word = begun(made)
+    for _ in range(3):
+        assert found(made, word) is not None
+    assert tokens.looks == 1
 
 
 def test_what_does_not_fit_into_a_cookie_is_refused_before_the_browser_drops_it() -> None:
@@ -103,7 +137,7 @@ def test_what_does_not_fit_into_a_cookie_is_refused_before_the_browser_drops_it(
 def test_what_we_have_not_sealed_is_no_session(word: str) -> None:
     made = sessions()
     assert found(made, word) is None
-    made.end(request(word), Response(), NOW)
+    asyncio.run(made.end(request(word), Response(), NOW))
 
 
 def test_a_changed_cookie_is_no_session() -> None:

@@ -1,0 +1,31 @@
+"""Login links that were used and sessions that were logged out of: no replica takes them again.
+
+Revision: 0008.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+
+
+def upgrade() -> None:
+    """Add a table that the code before this does not know."""
+    op.create_table(
+        "revocation",
+        sa.Column("nonce", sa.String(), nullable=False),
+        sa.Column("actor", sa.String(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("nonce", name=op.f("pk_revocation")),
+        comment="Login links that were used and sessions that were logged out of, until they expire.",
+    )
+    op.create_index(op.f("ix_revocation_expires_at"), "revocation", ["expires_at"], unique=False)
+    op.create_index("ix_revocation_actor_expires_at", "revocation", ["actor", "expires_at"], unique=False)
+
+
+def downgrade() -> None:
+    """Take it away."""
+    op.drop_index("ix_revocation_actor_expires_at", table_name="revocation")
+    op.drop_index(op.f("ix_revocation_expires_at"), table_name="revocation")
+    op.drop_table("revocation")
