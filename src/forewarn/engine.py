@@ -28,6 +28,7 @@ from forewarn.core.inventory import (
     InventoryChange,
     apply_inventory,
     check_held,
+    moving_vms,
     only_changes,
     with_host,
 )
@@ -61,6 +62,10 @@ _PLANS_MAX = 3
 _CHANGED_MAX = 2000
 """VMs that the event loop takes over one by one; more are indexed on the writer's thread and taken over together."""
 
+_MOVED_LATELY = timedelta(minutes=5)
+"""After a maintenance has ended, its VMs may still be declared by the host to which it carried them."""
+
+_MOVED_MAX = 1000
 _APPROVALS_MAX = 500
 """Approvals in one transaction."""
 
@@ -385,14 +390,17 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         actor: str,
         key: Key | None = None,
         removals: RemovalLimit | None = None,
+        is_host: bool = False,
     ) -> InventoryChange:
         """Take over what one host runs; the rest of what is declared stays.
 
         Args:
-            declared: What the host says.
+            declared: What the host runs.
             actor: Who declares it.
             key: Of the request.
             removals: How many of the host's VMs it may remove; None: any number.
+            is_host: Whether the host itself does, and not an operator: of other hosts' VMs it may take over only those
+                that a maintenance carries over, or did up to five minutes ago.
 
         Returns:
             As `apply_inventory`, of all VMs.
@@ -411,7 +419,10 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             )
             held = tx.load_request((), [vm.name for vm in part.vms]).maintenances.values()
             active = [maintenance for maintenance in held if maintenance.is_active]
-            after = with_host(part, declared, active)
+            moving = None
+            if is_host:
+                moving = moving_vms([*active, *tx.ended_since(self._now(tx) - _MOVED_LATELY, _MOVED_MAX)])
+            after = with_host(part, declared, active, moving)
             if removals is not None:
                 check_host_removals(declared.host, part, after, removals)
             merged, change = apply_inventory(part, after, active)

@@ -109,15 +109,23 @@ class Journal:
         for listener in self.listeners:
             listener()
 
-    def exchanges(self, *, after: int = 0, vm: str = "", most: int | None = None) -> list[Exchange]:
+    def exchanges(
+        self, *, after: int = 0, vm: str = "", most: int | None = None, is_shown: Callable[[str], bool] | None = None
+    ) -> list[Exchange]:
         """Those that are kept, oldest first.
 
         Args:
             after: Only those with a larger number.
             vm: Only those of that VM.
             most: The newest so many of them; None: all.
+            is_shown: Whether those of a VM are wanted at all, asked once for each VM; the others are not read.
         """
-        wanted = [each for each in self._entries if each.number > after and (not vm or each.vm == vm)]
+        shown = None if is_shown is None else {name for name in {each.vm for each in self._entries} if is_shown(name)}
+        wanted = [
+            each
+            for each in self._entries
+            if each.number > after and (not vm or each.vm == vm) and (shown is None or each.vm in shown)
+        ]
         if most is not None:
             wanted = wanted[max(len(wanted) - most, 0) :]
         return [each.read() if isinstance(each, _Hit) else each for each in wanted]

@@ -81,7 +81,8 @@ def _write_files(machines: dict[str, Machine], database_url: str) -> None:
         assert said in settings
         settings = settings.replace(said, here)
     (machines["control-1"].root / "etc/forewarn/serve.env").write_text(settings)
-    (machines["control-1"].root / "etc/forewarn/kernel.yaml").write_text((FILES / "kernel.yaml").read_text())
+    for name in ("kernel.yaml", "hosts.yaml"):
+        (machines["control-1"].root / "etc/forewarn" / name).write_text((FILES / name).read_text())
 
 
 @contextmanager

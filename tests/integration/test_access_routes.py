@@ -58,7 +58,7 @@ EXPECTED = {
     "POST /v1/rollouts/{rollout_id}/abort": "o",
     "GET /v1/hosts": "or",
     "GET /v1/hosts/{name}": "or",
-    "PUT /v1/hosts/{name}/vms": "o",
+    "PUT /v1/hosts/{name}/vms": "oh",
     "POST /v1/hosts/{name}/fail": "o",
     "POST /v1/hosts/{name}/recover": "o",
     "POST /v1/hosts/{name}/predict-failure": "o",

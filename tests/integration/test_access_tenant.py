@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from forewarn.journal import Journal
+from forewarn.wire.exchange import Exchange
 from tests.support.access import tenant
 from tests.support.control import error
 from tests.support.service import Running, Vm, running
@@ -167,6 +169,22 @@ def test_a_tenant_approves_its_own_events_and_known_ones_count_beside_foreign_on
     assert [item["outcome"] for item in answer.json()["items"]] == ["unknown", "approved"]
     seen = {e["id"]: e["approved_by"] for e in operator.get(f"/v1/maintenance/{made['id']}").json()["events"]}
     assert seen == {by_vm[mine.name]: "tenant:test-tenant", by_vm[other.name]: None}
+
+
+def test_asking_for_the_requests_of_a_foreign_vm_does_as_much_as_for_one_that_never_was(
+    apart: Running, me: httpx.Client, mine: Vm, other: Vm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = apart.service.journal
+    looks: list[str] = []
+
+    def counted(*, vm: str = "", is_shown: Callable[[str], bool] | None = None) -> list[Exchange]:
+        looks.append(vm)
+        return Journal.exchanges(journal, vm=vm, is_shown=is_shown)
+
+    monkeypatch.setattr(journal, "exchanges", counted)
+    for name in (other.name, "never-was", mine.name):
+        me.get("/v1/requests", params={"vm": name}).raise_for_status()
+    assert looks == [mine.name]
 
 
 def test_the_journal_of_requests_has_its_own_vms_only(apart: Running, me: httpx.Client, mine: Vm, other: Vm) -> None:

@@ -88,11 +88,72 @@ def test_what_contradicts_itself_or_others_changes_nothing(
     assert list(vms(api)) == ["web-0", "web-1"]
 
 
-def test_a_token_of_a_host_declares_nothing(api: httpx.Client) -> None:
-    """A host that claims another's VM would be shown that VM's documents."""
-    token = api.post("/v1/hosts/host-1/tokens").json()["token"]
+# With the host's own token
+
+
+@pytest.fixture(scope="module")
+def host_2(api: httpx.Client) -> Iterator[httpx.Client]:
+    """host-2, with a token of its own."""
+    api.put("/v1/inventory", json=INVENTORY).raise_for_status()
+    token = api.post("/v1/hosts/host-2/tokens").json()["token"]
     headers = {"authorization": f"Bearer {token}"}
-    body = {"vms": [{"name": "web-1", "host": "host-1"}]}
-    answer = httpx.put(f"{api.base_url}/v1/hosts/host-1/vms", json=body, headers=headers, trust_env=False)
-    error(answer, 403, "forbidden")
-    assert vms(api)["web-1"]["host"] == "host-2"
+    with httpx.Client(base_url=api.base_url, headers=headers, trust_env=False, timeout=20) as client:
+        yield client
+
+
+WEB_0 = {"name": "web-0", "host": "host-2"}
+WEB_1 = {"name": "web-1", "host": "host-2"}
+
+
+def test_a_host_declares_its_own_vms_with_its_own_token(api: httpx.Client, host_2: httpx.Client) -> None:
+    answer = host_2.put("/v1/hosts/host-2/vms", json={"vms": [WEB_1 | {"size": "D4"}, WEB_1 | {"name": "new"}]})
+    assert answer.json() == {"added": 1, "changed": 1, "removed": 0, "unchanged": 1}
+    assert host_2.put("/v1/hosts/host-2/vms", json={"vms": [WEB_1]}).json()["removed"] == 1
+    assert sorted(vms(api)) == ["web-0", "web-1"]
+    assert api.get("/v1/ledger", params={"newest": True, "limit": 1}).json()["items"][-1]["actor"] == "host:host-2"
+
+
+def test_it_declares_those_of_no_other_host(api: httpx.Client, host_2: httpx.Client) -> None:
+    body = {"vms": [{"name": "web-0", "host": "host-1", "size": "D4"}]}
+    message = error(host_2.put("/v1/hosts/host-1/vms", json=body), 403, "forbidden")["message"]
+    assert message == "this token is that of host 'host-2'"
+    for path in ("/v1/inventory", "/v1/hosts/host-1/fail"):
+        error(host_2.request("PUT" if "inventory" in path else "POST", path, json={}), 403, "forbidden")
+    assert vms(api)["web-0"]["size"] != "D4"
+
+
+def test_it_takes_no_vm_away_from_another_host_and_is_not_told_which(api: httpx.Client, host_2: httpx.Client) -> None:
+    """A host that claims another's VM would be shown that VM's documents, and could approve for it."""
+    message = error(host_2.put("/v1/hosts/host-2/vms", json={"vms": [WEB_0, WEB_1]}), 409, "conflict")["message"]
+    assert "may not take over vm web-0" in message
+    assert "host-1" not in message
+    assert vms(api)["web-0"]["host"] == "host-1"
+    taken = WEB_1 | {"name": "thief", "addresses": ["127.9.0.1"]}
+    message = error(host_2.put("/v1/hosts/host-2/vms", json={"vms": [WEB_1, taken]}), 409, "conflict")["message"]
+    assert message == "host host-2: address 127.9.0.1 of vm thief is that of another vm"
+
+
+@pytest.mark.parametrize("kind", ["Freeze", "Redeploy", "Reboot"])
+def test_it_takes_over_what_a_maintenance_carries_there_once_it_has_started(
+    kind: str, api: httpx.Client, host_2: httpx.Client
+) -> None:
+    name = f"by-{kind}"
+    web_0, moved = {"name": "web-0", "host": "host-1"}, {"name": name, "host": "host-2"}
+    api.put("/v1/hosts/host-1/vms", json={"vms": [web_0, {"name": name, "host": "host-1"}]}).raise_for_status()
+    asked = {"vms": {name: "2026-01-01T00:00:00Z"}}  # without a client, it would start at once
+    api.post("/v1/hosts/host-1/requests", json=asked).raise_for_status()
+    body = {"vms": [name], "type": kind, "duration_s": 3600}
+    made = api.post("/v1/maintenance", json=body).json()["items"][0]
+    body = {"vms": [moved, WEB_1]}
+    error(host_2.put("/v1/hosts/host-2/vms", json=body), 409, "conflict")
+    api.post(f"/v1/maintenance/{made['id']}/start", json={"reason": "now"}).raise_for_status()
+    is_move = kind != "Reboot"
+    assert host_2.put("/v1/hosts/host-2/vms", json=body).status_code == (200 if is_move else 409)
+    assert vms(api)[name]["host"] == ("host-2" if is_move else "host-1")
+    api.post(f"/v1/maintenance/{made['id']}/complete").raise_for_status()
+
+
+def test_it_takes_over_what_its_other_host_gave_up(api: httpx.Client, host_2: httpx.Client) -> None:
+    api.put("/v1/hosts/host-1/vms", json={"vms": []}).raise_for_status()
+    assert host_2.put("/v1/hosts/host-2/vms", json={"vms": [WEB_0, WEB_1]}).json()["added"] == 1
+    assert vms(api)["web-0"]["host"] == "host-2"

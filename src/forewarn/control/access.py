@@ -73,7 +73,7 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     # Hosts
     "GET /v1/hosts": _READS,
     "GET /v1/hosts/{name}": _READS,
-    "PUT /v1/hosts/{name}/vms": _OPERATOR,
+    "PUT /v1/hosts/{name}/vms": _HOST,
     "POST /v1/hosts/{name}/fail": _OPERATOR,
     "POST /v1/hosts/{name}/recover": _OPERATOR,
     "POST /v1/hosts/{name}/predict-failure": _OPERATOR,

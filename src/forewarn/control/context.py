@@ -19,12 +19,12 @@ from forewarn.control.access import admit
 from forewarn.control.broadcast import EntryBroadcast
 from forewarn.control.parsing import InventoryParser
 from forewarn.control.refusal import RefusalLog
-from forewarn.core.access import FILE_OPERATOR, Principal
+from forewarn.core.access import FILE_OPERATOR, Principal, Role
 from forewarn.core.decision import Changes
 from forewarn.core.difference import RemovalLimit
 from forewarn.core.model import Event, Maintenance
 from forewarn.engine import Engine
-from forewarn.errors import InvalidRequest, NotFound
+from forewarn.errors import Forbidden, InvalidRequest, NotFound
 from forewarn.hub import Hub
 from forewarn.journal import Journal
 from forewarn.metrics import Metrics
@@ -40,6 +40,8 @@ __all__ = [
     "Caller",
     "Context",
     "ContextOf",
+    "HostActor",
+    "HostCaller",
     "IdempotencyKey",
     "check_caller",
     "is_still_known",
@@ -150,6 +152,25 @@ async def _actor(caller: Caller) -> str:
 
 
 Actor = Annotated[str, Depends(_actor)]
+
+
+async def _host_caller(caller: Caller, name: str) -> Principal:
+    """Raises Forbidden for a host that speaks for another one."""
+    if caller.role is Role.HOST and caller.host != name:
+        msg = f"this token is that of host {caller.host!r}"
+        raise Forbidden(msg)
+    return caller
+
+
+HostCaller = Annotated[Principal, Depends(_host_caller)]
+"""Who calls a route about one host, where that host's own token may."""
+
+
+async def _host_actor(caller: HostCaller) -> str:
+    return caller.actor
+
+
+HostActor = Annotated[str, Depends(_host_actor)]
 
 
 async def _key(

@@ -6,12 +6,12 @@ import asyncio
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from forewarn.control.context import Actor, Caller, Context, ContextOf, is_still_known
-from forewarn.core.access import Principal, Role, Token
+from forewarn.control.context import Actor, Caller, Context, ContextOf, HostActor, is_still_known
+from forewarn.core.access import Principal, Token
 from forewarn.core.approval import Approver
 from forewarn.core.model import VirtualMachine
 from forewarn.errors import Forbidden
@@ -82,15 +82,6 @@ class TokenOut(BaseModel):
         host = token.host or token.name
         return cls(id=token.id, host=host, created_at=token.created_at, revoked_at=token.revoked_at, token=word)
 
-
-async def _host(caller: Caller, name: str) -> str:
-    if caller.role is Role.HOST and caller.host != name:
-        msg = f"this token is that of host {caller.host!r}"
-        raise Forbidden(msg)
-    return caller.actor
-
-
-HostActor = Annotated[str, Depends(_host)]
 
 _LINES: dict[int | str, dict[str, Any]] = {
     200: {

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from forewarn.control.context import Actor, ContextOf, IdempotencyKey, missing, show_all
+from forewarn.control.context import Actor, ContextOf, IdempotencyKey, missing, show_all, HostCaller
 from forewarn.control.inventory import RemoveMissing
+from forewarn.core.access import Role
 from forewarn.core.request import Request
 from forewarn.store.contract import Reader
 from forewarn.wire.control import FailureIn, HostOut, InventoryOut, MaintenanceOut, PageOut, PredictionIn, ReasonIn
@@ -57,7 +58,7 @@ def _shown(reader: Reader, name: str) -> HostOut | None:
 @router.put("/{name}/vms")
 async def declare(  # noqa: PLR0913 - what FastAPI hands over
     context: ContextOf,
-    actor: Actor,
+    caller: HostCaller,
     key: IdempotencyKey,
     name: HostName,
     body: HostVmsIn,
@@ -68,11 +69,15 @@ async def declare(  # noqa: PLR0913 - what FastAPI hands over
 
     A VM that moved here is here from now on. A VM that is no longer among them is removed, but not while a maintenance
     holds it. More than `inventory_removals_max` or `inventory_removals_share_max` of the host's VMs are removed only
-    with `remove_missing`.
+    with `remove_missing`. With a host's own token, a VM of another host can be taken over only while a Freeze or Redeploy that has
+    started carries it over, and for five minutes after its end.
     """
     declared = to_host_declaration(name, body)
     removals = None if remove_missing else context.removals
-    return InventoryOut.of(await context.engine.apply_host(declared, actor=actor, key=key, removals=removals))
+    change = await context.engine.apply_host(
+        declared, actor=caller.actor, key=key, removals=removals, is_host=caller.role is Role.HOST
+    )
+    return InventoryOut.of(change)
 
 
 @router.post("/{name}/fail", status_code=201)

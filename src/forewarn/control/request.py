@@ -27,12 +27,15 @@ async def list_requests(
     """The newest requests that are kept, oldest first; with warnings where a client relies on too much."""
     size = min(limit, context.page_size_max)
     since = number(after) or 0
+
+    def is_own(name: str) -> bool:
+        found = context.engine.identity.named(name)
+        return found is not None and caller.owns(found.vm, found.scope)
+
+    if caller.owned is not None and vm and not is_own(vm):
+        return PageOut(items=[])  # before anything is read: how long it takes would tell whether there is such a VM
     # Warnings depend on what the VM asked and was shown before.
-    kept = context.journal.exchanges(vm=vm)
-    if caller.owned is not None:
-        named = context.engine.identity.named
-        mine = {name for name in {each.vm for each in kept} if (c := named(name)) and caller.owns(c.vm, c.scope)}
-        kept = [each for each in kept if each.vm in mine]
+    kept = context.journal.exchanges(vm=vm, is_shown=None if caller.owned is None else is_own)
     told = advise_all(kept)
     found = [ExchangeOut.of(exchange, advice) for exchange, advice in told if exchange.number > since]
     return PageOut(items=found[max(len(found) - size, 0) :])

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from forewarn.core.model import Host, Maintenance, PowerState, Scope, VirtualMachine, audience_key
+from forewarn.core.model import (
+    EventType,
+    Host,
+    Maintenance,
+    MaintenanceState,
+    PowerState,
+    Scope,
+    VirtualMachine,
+    audience_key,
+)
 from forewarn.core.value import replace
 from forewarn.errors import Conflict
 
@@ -16,6 +25,7 @@ __all__ = [
     "InventoryChange",
     "apply_inventory",
     "check_held",
+    "moving_vms",
     "only_changes",
     "with_host",
 ]
@@ -62,7 +72,24 @@ class HostDeclaration:
     idle: frozenset[str] = frozenset()
 
 
-def with_host(current: Inventory, declared: HostDeclaration, active: Iterable[Maintenance]) -> Inventory:
+_MOVES = frozenset({EventType.FREEZE, EventType.REDEPLOY})
+"""Maintenance after which a VM may be on another host: a live migration is a Freeze."""
+
+_BEGUN = frozenset({MaintenanceState.STARTED, MaintenanceState.COMPLETED, MaintenanceState.FAILED})
+
+
+def moving_vms(maintenances: Iterable[Maintenance]) -> frozenset[str]:
+    """VMs that may be on their way to another host, by these maintenances: active ones, or ended a moment ago."""
+    begun = (m for m in maintenances if m.type in _MOVES and m.state in _BEGUN)
+    return frozenset(vm for maintenance in begun for vm in maintenance.vms)
+
+
+def with_host(
+    current: Inventory,
+    declared: HostDeclaration,
+    active: Iterable[Maintenance],
+    may_take: Collection[str] | None = None,
+) -> Inventory:
     """The inventory when one host runs that, and all others what they ran before.
 
     A VM that moved here is here. A VM that is no longer here is gone, unless a maintenance holds it: while a machine is
@@ -72,12 +99,14 @@ def with_host(current: Inventory, declared: HostDeclaration, active: Iterable[Ma
         current: What was declared before.
         declared: What the host says, valid in itself.
         active: The active maintenances.
+        may_take: VMs of other hosts that it may take over; None: all. A host that speaks for itself, with its own
+            token, is not told of others, so an error names none of them.
 
     Returns:
         What to declare; see `apply_inventory`.
 
     Raises:
-        Conflict: An address belongs to a VM of another host, or a scope is of another kind.
+        Conflict: An address belongs to a VM of another host, a scope is of another kind, or a VM may not be taken over.
     """
     held = {vm for maintenance in active for vm in maintenance.vms}
     before = {vm.name: vm for vm in current.vms}
@@ -85,9 +114,10 @@ def with_host(current: Inventory, declared: HostDeclaration, active: Iterable[Ma
     here = {
         vm.name: _with_unknown(vm, before.get(vm.name), declared) for vm in declared.vms if vm.name not in elsewhere
     }
+    _refuse_foreign_vms(declared.host, here, before, may_take)
     kept = [vm for vm in current.vms if vm.name in here or vm.host != declared.host or vm.name in held]
     vms = [here.pop(vm.name, vm) for vm in kept]
-    _refuse_foreign_addresses(declared.host, vms, here.values())
+    _refuse_foreign_addresses(declared.host, vms, here.values(), is_told=may_take is None)
     return Inventory(
         hosts=_with_named(current.hosts, [Host(name=declared.host)]),
         scopes=_with_named(current.scopes, _checked_scopes(declared, current.scopes)),
@@ -119,13 +149,31 @@ def _checked_scopes(declared: HostDeclaration, current: Iterable[Scope]) -> tupl
     return declared.scopes
 
 
-def _refuse_foreign_addresses(host: str, kept: Iterable[VirtualMachine], new: Iterable[VirtualMachine]) -> None:
+def _refuse_foreign_vms(
+    host: str, here: Iterable[str], before: Mapping[str, VirtualMachine], may_take: Collection[str] | None
+) -> None:
+    if may_take is None:
+        return
+    for name in here:
+        if name in before and before[name].host != host and name not in may_take:
+            msg = (
+                f"host {host} may not take over vm {name}, which is declared for another host: "
+                "it moves while a Freeze or Redeploy carries it over, or when an operator declares it here"
+            )
+            raise Conflict(msg, vm=name, host=host)
+
+
+def _refuse_foreign_addresses(
+    host: str, kept: Iterable[VirtualMachine], new: Iterable[VirtualMachine], *, is_told: bool
+) -> None:
     owners: dict[str, VirtualMachine] = {}
     for vm in (*kept, *new):
         for address in vm.addresses:
             other = owners.setdefault(address, vm)
             if other is not vm:
-                msg = f"host {host}: address {address} of vm {vm.name} is that of vm {other.name} on {other.host}"
+                own = vm if vm.host == host else other
+                owner = f"vm {other.name} on {other.host}" if is_told else "another vm"
+                msg = f"host {host}: address {address} of vm {own.name} is that of {owner}"
                 raise Conflict(msg, vm=vm.name, host=host)
 
 

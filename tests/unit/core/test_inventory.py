@@ -5,8 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.inventory import HostDeclaration, Inventory, InventoryChange, apply_inventory, with_host
-from forewarn.core.model import Host, NotificationProfile, PowerState, Scope, VirtualMachine
+from forewarn.core.inventory import HostDeclaration, Inventory, InventoryChange, apply_inventory, moving_vms, with_host
+from forewarn.core.model import (
+    EventType,
+    Host,
+    MaintenanceState,
+    NotificationProfile,
+    PowerState,
+    Scope,
+    VirtualMachine,
+)
 from forewarn.errors import Conflict
 from tests.unit.core.builders import availability_set, maintenance, scale_set, vm
 
@@ -162,3 +170,25 @@ def test_a_scope_of_another_kind_is_refused() -> None:
     before = declared(scopes=(availability_set(),))
     with pytest.raises(Conflict, match="has scope web as scale-set, declared is availability-set"):
         with_host(before, says(scopes=(scale_set("web"),)), [])
+
+
+# What a host says with its own token
+
+
+def test_a_host_takes_over_only_those_vms_of_others_that_it_may() -> None:
+    before = declared(vm("a", host="host-2"))
+    said = says(vm("a"), known={"a": frozenset()})
+    with pytest.raises(Conflict, match="may not take over vm a"):
+        with_host(before, said, [], may_take=())
+    assert with_host(before, said, [], may_take={"a"}).vms == (vm("a"),)
+    assert with_host(before, replace(said, idle=frozenset({"a"})), [], may_take=()).vms == before.vms
+    assert with_host(declared(), said, [], may_take=()).vms == (vm("a"),)
+
+
+@pytest.mark.parametrize("kind", EventType)
+@pytest.mark.parametrize("state", MaintenanceState)
+def test_a_vm_moves_by_a_freeze_or_a_redeploy_that_has_started(kind: EventType, state: MaintenanceState) -> None:
+    moves = kind in {EventType.FREEZE, EventType.REDEPLOY}
+    has_begun = state in {MaintenanceState.STARTED, MaintenanceState.COMPLETED, MaintenanceState.FAILED}
+    found = moving_vms([replace(maintenance(vm("a")), type=kind, state=state)])
+    assert found == ({"a"} if moves and has_begun else set())
