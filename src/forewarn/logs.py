@@ -7,7 +7,9 @@ from typing import Any
 
 import structlog
 
-__all__ = ["configure_logging"]
+from forewarn.escape import escape_controls
+
+__all__ = ["configure_logging", "visible"]
 
 
 def configure_logging() -> None:
@@ -23,11 +25,17 @@ def configure_logging() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info if not is_terminal else _as_is,
+            *([visible] if is_terminal else []),
             renderer,
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+def visible(_logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor
+    """Control characters of others as text; JSON escapes them anyway."""
+    return {key: escape_controls(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
 def _as_is(_logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from forewarn.errors import ConfigError
+from forewarn.escape import escape_json, escape_lines
 
 __all__ = ["configure_logging"]
 
@@ -97,7 +98,7 @@ class _Json(logging.Formatter):
         line |= {name: value for name, value in _facts(record).items() if value not in ("", None)}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return escape_json(json.dumps(line, ensure_ascii=False, default=str))
 
 
 class _Plain(logging.Formatter):
@@ -108,7 +109,7 @@ class _Plain(logging.Formatter):
         output = _facts(record).get("output")
         if isinstance(output, str) and output.strip():
             text += "".join(f"\n    {line}" for line in output.splitlines())
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        return escape_lines(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
 
 
 class _Journal(_Json):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import inspect
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -14,9 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from forewarn.cli.connection import Connection
-from forewarn.cli.output import Output, parse_moment
+from forewarn.cli.output import Output, as_json, parse_moment
 from forewarn.cli.times import as_moment_or_span
 from forewarn.core.model import EventType, Source
+from forewarn.escape import escape_lines
 
 __all__ = [
     "CSV_COLUMNS",
@@ -157,7 +157,7 @@ def print_items(items: Iterable[dict[str, Any]], output: Output) -> None:
     is_indented = sys.stdout.isatty()
     count = 0
     for item in counted(items, output):
-        text = json.dumps(item, ensure_ascii=False, indent=2 if is_indented else None)
+        text = as_json(item, is_indented=is_indented)
         between = "[" if count == 0 else ","
         if is_indented:
             text = "\n" + "\n".join(f"  {line}" for line in text.split("\n"))
@@ -186,11 +186,11 @@ def defused(value: object) -> object:
 
     Spreadsheets run a text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return as a formula, and
     reasons, descriptions and names are written by others. An apostrophe goes before such a text: spreadsheets take it
-    as the sign of a text. Numbers are left as they are.
+    as the sign of a text. Numbers are left as they are. Control characters are made visible, but for lines and tabs.
     """
     if isinstance(value, list | tuple):
         value = ", ".join(str(each) for each in value)
     if not isinstance(value, str):
         return value
-    text = value.replace("\x00", "")
-    return f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text
+    text = escape_lines(value)
+    return f"'{text}" if value.lstrip(" ").startswith(_FORMULA) else text

@@ -14,7 +14,7 @@ import typer
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection
 from forewarn.cli.inventory_libvirt import add_follow_libvirt, add_from_libvirt
-from forewarn.cli.output import Output
+from forewarn.cli.output import Output, as_yaml
 from forewarn.core.policy import ALL_APPROVERS
 from forewarn.errors import ConfigError, InvalidRequest
 
@@ -43,10 +43,7 @@ def add_inventory(app: typer.Typer) -> None:
         """Print what is declared, in the form of the file."""
         declared = connection.get("/v1/inventory")
         if not output.show(declared):
-            import yaml
-
-            text: str = yaml.safe_dump(without_defaults(declared), sort_keys=False, allow_unicode=True, width=120)
-            sys.stdout.write(text)
+            sys.stdout.write(as_yaml(without_defaults(declared)))
 
 
 def _add_apply(noun: typer.Typer) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from forewarn.cli.command import command, server_extra
 from forewarn.cli.connection import Connection, segment
-from forewarn.cli.output import Output
+from forewarn.cli.output import Output, as_yaml
 from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ def add_from_libvirt(noun: typer.Typer) -> None:
         declared = show_inventory(read_inventory(uri, host)).model_dump(mode="json")
         if out is None and output.show(declared):
             return
-        import yaml
-
-        text: str = yaml.safe_dump(without_defaults(declared), sort_keys=False, allow_unicode=True, width=120)
+        text = as_yaml(without_defaults(declared))
         if out is None:
             sys.stdout.write(text)
             return

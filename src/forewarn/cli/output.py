@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -12,12 +11,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from forewarn.escape import escape_controls, escape_json, has_controls
+
 if TYPE_CHECKING:
     from rich.console import Console, OverflowMethod
 
-__all__ = ["Column", "Output", "format_moment", "format_relative", "format_seconds", "parse_moment", "plain"]
+__all__ = [
+    "Column",
+    "Output",
+    "as_json",
+    "as_yaml",
+    "format_moment",
+    "format_relative",
+    "format_seconds",
+    "parse_moment",
+    "plain",
+]
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _UNLIMITED = 100_000
 _STATE_STYLES = {
     "queued": "dim",
@@ -63,12 +73,11 @@ class Output:
 
     def json(self, value: object) -> None:
         """Print a value as JSON, indented on a terminal only."""
-        text = json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None)
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(as_json(value, is_indented=sys.stdout.isatty()) + "\n")
 
     def json_line(self, value: object) -> None:
         """Print a value as one line of JSON, at once: for streams."""
-        sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+        sys.stdout.write(as_json(value) + "\n")
         sys.stdout.flush()
 
     def line(self, text: str = "") -> None:
@@ -157,7 +166,24 @@ def _console() -> Console:
 
 def plain(text: str) -> str:
     """The text with control characters made visible: what others wrote must not steer this terminal."""
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return escape_controls(text)
+
+
+def as_json(value: object, *, is_indented: bool = False) -> str:
+    """The value as JSON, readable, but without characters that steer a terminal."""
+    return escape_json(json.dumps(value, ensure_ascii=False, indent=2 if is_indented else None))
+
+
+def as_yaml(value: object) -> str:
+    """The value as YAML, readable, but without characters that steer a terminal."""
+    import yaml
+
+    def dumped(*, allow_unicode: bool) -> str:
+        text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=allow_unicode, width=120)
+        return text
+
+    text = dumped(allow_unicode=True)
+    return dumped(allow_unicode=False) if has_controls(text) else text
 
 
 # Times

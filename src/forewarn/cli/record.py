@@ -16,6 +16,7 @@ from forewarn.cli.command import command, server_extra
 from forewarn.cli.output import Output, format_seconds
 from forewarn.cli.times import as_span_s
 from forewarn.errors import ConfigError
+from forewarn.escape import escape_lines
 from forewarn.secret import open_private
 
 if TYPE_CHECKING:
@@ -258,4 +259,4 @@ def add_from_transcript(noun: typer.Typer) -> None:
             from forewarn.testing.transcript import load_transcript
         transcript = load_transcript(path)
         _say_if_cut_off(Output(), transcript)
-        sys.stdout.write(to_scenario(transcript))
+        sys.stdout.write(escape_lines(to_scenario(transcript)))

@@ -32,7 +32,7 @@ def test_csv_has_every_member_that_is_no_table_itself() -> None:
         ("@SUM(A1)", "'@SUM(A1)"),
         (" =1", "' =1"),
         ("\t=1", "'\t=1"),
-        ("\r=1", "'\r=1"),
+        ("\r=1", "'\\r=1"),
         (["=a", "b"], "'=a, b"),
         ("urgent = now", "urgent = now"),
         (-1, -1),
