@@ -123,6 +123,8 @@ class Service:
             is_leader=lambda: self.engine.leadership.is_held,
             skew_s=self._skew_s,
             watches=hub.__len__,
+            clock_jump_s=self._clock_jump_s,
+            clock_jumps=lambda: self.engine.clock_guard.jumps,
             deliveries=lambda: self.backend.notifier.counts,
             undelivered_s=self.backend.notifier.ages_s,
         )
@@ -178,6 +180,10 @@ class Service:
 
     def _skew_s(self) -> float:
         return self.engine.leadership.skew.total_seconds()
+
+    def _clock_jump_s(self) -> float:
+        jump = self.engine.clock_guard.jump
+        return 0.0 if jump is None else jump.by.total_seconds()
 
     def _observe_lateness(self, late_s: float) -> None:
         self.metrics.observe_lateness(late_s)

@@ -18,6 +18,7 @@ import structlog
 from forewarn.actuators import Actuator, Simulate
 from forewarn.clock import Clock
 from forewarn.commit import IdSource, Runner, inline, threaded
+from forewarn.clock_guard import ClockGuard
 from forewarn.config import Settings
 from forewarn.core.progress import Retry
 from forewarn.core.subscription import Backoff
@@ -101,6 +102,7 @@ class Backend:
                 owner_weight_max=settings.approval_ids_waiting_per_caller_max,
             ),
             faults=self.faults,
+            clock_guard=ClockGuard(settings.clock_jump_max),
         )
         self.traffic = Traffic(_limits(settings), len(self.feed.versions), self.faults, self.journal or None)
         self.app = MetadataApp(self.engine, clock, self.traffic, settings.first_answer_delay.total_seconds())

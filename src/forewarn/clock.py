@@ -41,6 +41,10 @@ class Clock(Protocol):
         """The present moment, aware, in UTC."""
         ...
 
+    def uptime_s(self) -> float:
+        """Seconds since some moment, at the pace of this clock, that go on however it is set."""
+        ...
+
     async def wait_until(self, moment: datetime) -> None:
         """Return when `moment` has come; may be cancelled. Never returns early."""
         ...
@@ -61,6 +65,10 @@ class RealClock:
     def now(self) -> datetime:
         """The wall clock, in UTC."""
         return datetime.fromtimestamp(time.time(), UTC)
+
+    def uptime_s(self) -> float:
+        """Seconds since the machine started, those among them in which it slept."""
+        return uptime_s()
 
     async def wait_until(self, moment: datetime) -> None:
         """Sleep until the wall clock shows `moment`."""
@@ -85,7 +93,11 @@ class SpedClock:
 
     def now(self) -> datetime:
         """Its time, in UTC."""
-        return self._start + timedelta(seconds=(time.monotonic() - self._began_s) * self._speed)
+        return self._start + timedelta(seconds=self.uptime_s())
+
+    def uptime_s(self) -> float:
+        """Seconds since it was made, so many times as fast."""
+        return (time.monotonic() - self._began_s) * self._speed
 
     async def wait_until(self, moment: datetime) -> None:
         """Sleep until it shows `moment`."""
@@ -103,13 +115,17 @@ class VirtualClock:
     is_virtual = True
 
     def __init__(self, start: datetime = VIRTUAL_START) -> None:
-        self._now = start
+        self._now = self._began_at = start
         self.listeners: list[Callable[[], None]] = []
         self._waiters: dict[asyncio.Future[None], datetime] = {}
 
     def now(self) -> datetime:
         """The moment the clock was last set to."""
         return self._now
+
+    def uptime_s(self) -> float:
+        """Seconds since it was made: it is only advanced, so it never jumps."""
+        return (self._now - self._began_at).total_seconds()
 
     def set(self, moment: datetime) -> None:
         """Move the clock to `moment` and release who waited for it.

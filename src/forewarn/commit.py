@@ -18,7 +18,8 @@ from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from forewarn.clock import Clock
+from forewarn.clock import Clock, uptime_s
+from forewarn.clock_guard import ClockGuard
 from forewarn.core import settlement
 from forewarn.core.decision import Changes, Document, Draft, Rules, State
 from forewarn.core.inventory import Inventory
@@ -104,6 +105,7 @@ class Committer:
         read: Runs reads.
         waiting_max: Most changes that may wait for the database; one more is refused.
         faults: What goes wrong on purpose; None for a set of its own.
+        clock_guard: Watches the clock; None for one with the default limit.
     """
 
     def __init__(  # noqa: PLR0913 - the parts it is put together from
@@ -119,8 +121,10 @@ class Committer:
         read: Runner = inline,
         waiting_max: int = 10_000,
         faults: Faults | None = None,
+        clock_guard: ClockGuard | None = None,
     ) -> None:
         self.clock = clock
+        self.clock_guard = clock_guard or ClockGuard()
         self.rules = rules
         self.faults = faults or Faults(clock)
         self.feed = feed
@@ -258,18 +262,28 @@ class Committer:
         return 0 if isinstance(self.leadership, Alone) else self._position
 
     def _now(self, tx: Transaction) -> datetime:
-        """The moment of a decision: by the database's clock where replicas share it, for then it is one for all."""
+        """The moment of a decision: by the database's clock where replicas share it, for then it is one for all.
+
+        Each reading is held against the seconds that pass however a clock is set, before anything is decided by it.
+        """
         shared = None if self.clock.is_virtual else tx.now()
-        return self.clock.now() if shared is None else shared
+        if shared is not None:
+            self.clock_guard.observe(shared, uptime_s())
+            return shared
+        elapsed_s, now = self.clock.uptime_s(), self.clock.now()
+        self.clock_guard.observe(now, elapsed_s)
+        return now
 
     async def drain(self) -> None:
         """Wait for the commands under way; for the end of the service."""
         await asyncio.gather(*self._commands, return_exceptions=True)
 
     def _draft(self, state: State, tx: Transaction, actor: str) -> Draft:
+        now = self._now(tx)
         return Draft(
             state,
-            now=self._now(tx),
+            now=now,
+            may_start=self.clock_guard.jump is None,
             rules=self.rules,
             new_id=self._new_id,
             new_sequence=tx.next_sequence,

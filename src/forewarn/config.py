@@ -476,6 +476,13 @@ class Settings(BaseSettings):
     )
 
     # What grows
+    clock_jump_max: Span = Field(
+        timedelta(seconds=30),
+        ge=timedelta(seconds=1),
+        le=timedelta(hours=1),
+        description="Largest step of the clock that is taken as it is. After a larger one, nothing that is due starts "
+        "until an operator runs 'forewarn clock confirm'.",
+    )
     commands_max: int = Field(
         10_000, ge=1, description="Changes waiting for the database; one more is refused with 503."
     )

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from forewarn.commit import Committer
+from forewarn.clock_guard import describe_jump
+from forewarn.commit import Committer, traced
 from forewarn.core import service, settlement
 from forewarn.core.attention import take_look
 from forewarn.core.decision import Changes, Draft, State
-from forewarn.core.model import Audience, Maintenance, MaintenanceState
+from forewarn.core.model import Audience, EntryKind, Maintenance, MaintenanceState
 from forewarn.core.progress import Failure, Progress, Retry, advance, claim
+from forewarn.errors import Conflict
 from forewarn.store.contract import Reader, Transaction
 
 __all__ = ["DeadlineCommands", "Due"]
@@ -50,11 +52,12 @@ class DeadlineCommands(Committer):
         def work(tx: Transaction) -> tuple[Due, Changes, list[datetime]]:
             self.leadership.check(tx)
             now = self._now(tx)
-            found = tx.due(now, limit + len(skipped))
+            is_held = self.clock_guard.jump is not None
+            found = tx.due(now, limit + len(skipped), only_started=is_held)
             due = [m for m in found if m.id not in skipped]
             jobs = tuple(m for m in due if m.state is MaintenanceState.STARTED)
             waiting = [m for m in due if m.state is MaintenanceState.SCHEDULED]
-            silent = tx.silent(now - self.rules.disable_after, limit)
+            silent = [] if is_held else tx.silent(now - self.rules.disable_after, limit)
             asked = {a.key: self.feed.asked_at(a.key) for a in silent}
             heard = {a.key: moment for a in silent if (moment := asked[a.key]) and moment > _active_until(a)}
             tx.touch(heard)
@@ -80,6 +83,56 @@ class DeadlineCommands(Committer):
             return replace(due, started=tuple((shown_at - moment).total_seconds() for moment in moments))
 
         return await self._command(work, publish)
+
+    async def mind_clock(self) -> None:
+        """See that the database knows of a jump of the clock, and whether an operator has confirmed it elsewhere."""
+        guard = self.clock_guard
+        if guard.jump is None or guard.is_kept:
+            kept = await self.read(lambda reader: reader.clock_jump())
+            if kept is None and guard.is_kept:
+                guard.release()
+            elif kept is not None:
+                guard.hold(kept)
+            return
+        jump = guard.jump
+
+        def work(tx: Transaction) -> Changes:
+            draft = self._draft(State(), tx, "forewarn")
+            if tx.clock_jump() is None:
+                tx.keep_clock_jump(jump)
+                draft.note(EntryKind.CLOCK_JUMPED, reason=describe_jump(jump))
+            changes = draft.finish()
+            tx.save(changes)
+            return changes
+
+        await self._command(work, self._publish)
+        guard.is_kept = True
+
+    @traced
+    async def confirm_clock(self, *, actor: str, reason: str | None = None) -> None:
+        """Trust the clock again, as it goes now; what is due by it starts.
+
+        Raises:
+            Conflict: It has not jumped.
+        """
+
+        def work(tx: Transaction) -> Changes:
+            draft = self._draft(State(), tx, actor)
+            jump = tx.clock_jump() or self.clock_guard.jump
+            if jump is None:
+                msg = "the clock has not jumped since it was confirmed: there is nothing to confirm"
+                raise Conflict(msg)
+            tx.keep_clock_jump(None)
+            draft.note(EntryKind.CLOCK_CONFIRMED, reason=reason or describe_jump(jump))
+            changes = draft.finish()
+            tx.save(changes)
+            return changes
+
+        def publish(changes: Changes) -> None:
+            self.clock_guard.release()
+            self._publish(changes)
+
+        await self._command(work, publish)
 
     async def look(self, limit: int) -> bool:
         """See whether what was announced was seen, and is not late; hands back whether there is more to look at.
@@ -160,13 +213,14 @@ class DeadlineCommands(Committer):
     async def next_deadline(self, in_flight: Iterable[str] = ()) -> datetime | None:
         """The next moment at which `handle_due` has something to do."""
         skipped = list(in_flight)
+        is_held = self.clock_guard.jump is not None
 
         def read(reader: Reader) -> datetime | None:
-            moments = [reader.next_due_at(skipped)]
+            moments = [reader.next_due_at(skipped, only_started=is_held)]
             if self.rules.vigilance.is_on:
                 self._look_at = reader.next_look_at()
                 moments.append(self._look_at)
-            silent_at = reader.next_silent_at()
+            silent_at = None if is_held else reader.next_silent_at()
             if silent_at is not None:
                 moments.append(silent_at + self.rules.disable_after)
             return min((m for m in moments if m is not None), default=None)

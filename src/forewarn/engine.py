@@ -13,6 +13,7 @@ from forewarn.core import ending, host_failure, moving, planning, service, settl
 from forewarn.core.access import Owned
 from forewarn.core.approval import Approval, Approver, approve
 from forewarn.core.causes import CAUSES
+from forewarn.core.clock_jump import Jump
 from forewarn.core.decision import Changes, Document, Draft, State
 from forewarn.core.difference import (
     InventoryDifference,
@@ -593,7 +594,16 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         def look(reader: Reader) -> tuple[int, InventoryIndex, list[Document]]:
             return reader.position(), InventoryIndex.of(reader.inventory()), list(reader.documents())
 
+        def mind(reader: Reader) -> tuple[Jump | None, datetime | None]:
+            newest = reader.entries(limit=1, newest=True).items
+            return reader.clock_jump(), newest[-1].at if newest else None
+
         await self._command(hear, lambda _: None)
+        jump, written_at = await self.read(mind)
+        if jump is not None:
+            self.clock_guard.hold(jump)
+        elif written_at is not None and self._store.shared is None:
+            self.clock_guard.follows(written_at, self.clock.now())
         async with self._lock:
             # Not while others wait to write: reading a million VMs takes half a minute.
             position, index, documents = await self.read(look)
@@ -607,7 +617,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         Raises:
             StoreUnavailable: It does not.
         """
-        await self._command(lambda tx: tx.active_ids(), lambda _: None)
+        await self._command(self._now, lambda _: None)
 
     async def _one(
         self,

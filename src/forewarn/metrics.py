@@ -53,12 +53,16 @@ class Fleet:
         skew_s: Seconds by which its clock is ahead of the database's.
         watches: How many endpoints on hosts watch it.
         deliveries: Tries to notify, by subscription and outcome.
+        clock_jump_s: How far the clock has jumped, in seconds, which no operator has confirmed; 0: not at all.
+        clock_jumps: How often it has jumped.
         undelivered_s: How old the oldest thing is that a subscription was not told of yet, in seconds.
     """
 
     is_leader: Callable[[], bool] = lambda: True
     skew_s: Callable[[], float] = lambda: 0.0
     watches: Callable[[], int] = lambda: 0
+    clock_jump_s: Callable[[], float] = lambda: 0.0
+    clock_jumps: Callable[[], int] = lambda: 0
     deliveries: Callable[[], Mapping[tuple[str, str], int]] = dict
     undelivered_s: Callable[[], Mapping[str, float]] = dict
 
@@ -120,6 +124,9 @@ class Metrics(Collector):
         fleet = self._fleet
         yield _gauge("forewarn_leader", "Whether this replica carries out what is due.", fleet.is_leader())
         yield _gauge("forewarn_clock_skew_seconds", "How far our clock is ahead of the database's.", fleet.skew_s())
+        text = "How far the clock jumped, until an operator confirms it; nothing that is due starts meanwhile."
+        yield _gauge("forewarn_clock_jump_seconds", text, fleet.clock_jump_s())
+        yield _counter("forewarn_clock_jumps", "Steps of the clock by more than clock_jump_max.", fleet.clock_jumps())
         yield _gauge("forewarn_watches", "Endpoints on hosts that watch this replica.", fleet.watches())
         yield _counter("forewarn_connections_refused", "Connections over a limit.", self._traffic.connections_refused)
         yield _counter("forewarn_unknown_callers", "Requests from addresses of no VM.", self._traffic.unknown_callers)

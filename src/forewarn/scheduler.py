@@ -107,6 +107,7 @@ class Scheduler:
         self._lock = asyncio.Lock()
         self._housekeeping_at = clock.now()
         self._prune_at = clock.now() + self._pace.prune_every
+        self._has_lead = False
         self._tidying: asyncio.Task[None] | None = None
         engine.listeners.append(self.notice)
 
@@ -172,12 +173,14 @@ class Scheduler:
         self._wake.clear()
         leadership = self._engine.leadership
         async with self._lock:
+            await self._mind_clock()
             if leadership.is_held:
                 await self._carry_out_due()
+            await self._mind_clock()
             await self._keep_house()
             is_idle = self._is_full or not leadership.is_held
             deadline = None if is_idle else await self._engine.next_deadline(self._calls)
-            if leadership.is_held:
+            if leadership.is_held and self._engine.clock_guard.jump is None:
                 deadline = _earlier(deadline, self._rolling.until)
             self._next = None if deadline is None else deadline + leadership.skew
         if self._clock.is_virtual:
@@ -231,13 +234,20 @@ class Scheduler:
         """Whether no further call may begin; the end of one wakes the loop."""
         return len(self._calls) >= _CALLS_WAITING * self._pace.calls_max
 
+    async def _mind_clock(self) -> None:
+        """Once in a while, when this replica begins to lead, and for as long as the clock is not trusted."""
+        has_lead, self._has_lead = self._has_lead, self._engine.leadership.is_held
+        is_new = self._has_lead and not has_lead
+        if is_new or self._engine.clock_guard.jump is not None or self._clock.now() >= self._housekeeping_at:
+            await self._engine.mind_clock()
+
     async def _carry_out_due(self) -> None:
         """Until nothing is due at this moment."""
         is_done = False
         while not is_done:
             while await self._carry_out_batch():
                 pass
-            is_done = not await self._rolling.drive()
+            is_done = self._engine.clock_guard.jump is not None or not await self._rolling.drive()
 
     async def _carry_out_batch(self) -> bool:
         """First every start, then some of the actuators; hands back whether more may be due."""

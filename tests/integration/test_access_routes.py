@@ -83,6 +83,7 @@ EXPECTED = {
     "POST /v1/inventory/diff": "or",
     "GET /v1/clock": "otr",
     "POST /v1/clock/advance": "o",
+    "POST /v1/clock/confirm": "o",
     "GET /v1/faults": "or",
     "POST /v1/faults": "o",
     "DELETE /v1/faults": "o",

@@ -79,6 +79,10 @@ class WarpClock:
                 self.on_step()
         return NOW + timedelta(seconds=self._loop.time()) + self.offset
 
+    def uptime_s(self) -> float:
+        """True seconds."""
+        return self._loop.time()
+
     def step(self, by: timedelta, after_looks: int = 0) -> None:
         """Set it by that much, after it has been looked at so often: a clock may step between two looks."""
         self._steps.append((after_looks, by))

@@ -67,6 +67,8 @@ _ENTRIES = {
     EntryKind.TOKEN_CREATED: "a host got a token",
     EntryKind.TOKEN_REVOKED: "a token was revoked",
     EntryKind.CLOCK_ADVANCED: "virtual time was moved",
+    EntryKind.CLOCK_JUMPED: "the clock jumped: nothing that is due starts until an operator confirms it",
+    EntryKind.CLOCK_CONFIRMED: "an operator confirmed a clock that had jumped",
     EntryKind.ROLLOUT: "a rollout began, paused, went on or ended",
     EntryKind.FAULT_INJECTED: "something was let go wrong on purpose",
     EntryKind.FAULT_CLEARED: "no longer",

@@ -9,7 +9,7 @@ import typer
 
 from forewarn.cli.command import command, group
 from forewarn.cli.connection import Connection
-from forewarn.cli.output import Output, format_moment, parse_moment
+from forewarn.cli.output import Output, format_moment, format_seconds, parse_moment
 from forewarn.cli.times import as_span_s
 
 __all__ = ["add_clock", "server_now"]
@@ -23,6 +23,19 @@ def add_clock(app: typer.Typer) -> None:
     def show(connection: Connection, output: Output) -> None:
         """Show the time of the service, and whether it is real or virtual."""
         _print(output, connection.get("/v1/clock"))
+
+    @command(noun, "confirm", "forewarn clock confirm", "forewarn clock confirm --reason 'NTP was off'")
+    def confirm(
+        connection: Connection,
+        output: Output,
+        reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the ledger.")] = "",
+    ) -> None:
+        """Trust a clock that has jumped.
+
+        The service starts nothing that is due after its clock has jumped. Look at the time that 'forewarn clock show'
+        prints first: what is due by it starts at once.
+        """
+        _print(output, connection.change("POST", "/v1/clock/confirm", {"reason": reason or None}))
 
     @command(noun, "advance", "forewarn clock advance 15m", "forewarn clock advance 7d")
     def advance(
@@ -39,6 +52,11 @@ def add_clock(app: typer.Typer) -> None:
 def _print(output: Output, clock: dict[str, Any]) -> None:
     if not output.show(clock):
         output.line(f"{format_moment(clock['now'])} ({clock['clock']})")
+        if clock.get("jump_s") is not None:
+            way = "ahead" if clock["jump_s"] > 0 else "back"
+            span = format_seconds(abs(clock["jump_s"]))
+            words = "nothing that is due starts until 'forewarn clock confirm'"
+            output.notice(f"the clock jumped {span} {way}: {words}")
 
 
 def server_now(connection: Connection) -> datetime:

@@ -100,6 +100,7 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "POST /v1/inventory/diff": _READS,
     "GET /v1/clock": _TENANT_READS,
     "POST /v1/clock/advance": _OPERATOR,
+    "POST /v1/clock/confirm": _OPERATOR,
     "GET /v1/faults": _READS,
     "POST /v1/faults": _OPERATOR,
     "DELETE /v1/faults": _OPERATOR,

@@ -7,7 +7,7 @@ from datetime import timedelta
 from fastapi import APIRouter
 
 from forewarn.control.context import Actor, Context, ContextOf, IdempotencyKey
-from forewarn.wire.control import ClockIn, ClockOut
+from forewarn.wire.control import ClockConfirmationIn, ClockIn, ClockOut
 
 __all__ = ["router"]
 
@@ -15,12 +15,25 @@ router = APIRouter(prefix="/v1/clock", tags=["clock"])
 
 
 def _shown(context: Context) -> ClockOut:
-    return ClockOut(clock="virtual" if context.clock.is_virtual else "real", now=context.clock.now())
+    jump = context.engine.clock_guard.jump
+    return ClockOut(
+        clock="virtual" if context.clock.is_virtual else "real",
+        now=context.clock.now(),
+        jump_s=None if jump is None else jump.by.total_seconds(),
+    )
 
 
 @router.get("")
 async def show(context: ContextOf, _actor: Actor) -> ClockOut:
     """The service's time."""
+    return _shown(context)
+
+
+@router.post("/confirm")
+async def confirm(context: ContextOf, actor: Actor, body: ClockConfirmationIn | None = None) -> ClockOut:
+    """Trust a clock that has jumped: what is due by the time that it shows now starts."""
+    await context.engine.confirm_clock(actor=actor, reason=None if body is None else body.reason)
+    context.scheduler.wake()
     return _shown(context)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from forewarn.clock_guard import describe_jump
 from forewarn.control.access import admit
 from forewarn.control.context import ContextOf
 from forewarn.store.contract import Reader
@@ -29,9 +30,14 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 async def readyz(context: ContextOf) -> dict[str, str]:
-    """The process answers, and its store takes changes."""
+    """The process answers, and its store takes changes.
+
+    A clock that has jumped is named, and is no reason to be not ready: VMs are answered, and the operator who confirms
+    it has to get through.
+    """
     await context.check_ready()
-    return {"status": "ready"}
+    jump = context.engine.clock_guard.jump
+    return {"status": "ready"} if jump is None else {"status": "ready", "clock": describe_jump(jump)}
 
 
 _TEXT: dict[int | str, dict[str, Any]] = {

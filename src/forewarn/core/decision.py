@@ -135,6 +135,7 @@ class Draft:
         new_id: Makes ids; called as ``new_id("event")`` or ``new_id("maintenance")``.
         new_sequence: Gives the next number of the store's one counter; what is made later gets a larger one.
         actor: Whose decision it is, for the ledger.
+        may_start: Whether what has waited for its time may start now; see `forewarn.core.clock_jump`.
     """
 
     def __init__(  # noqa: PLR0913 - the surroundings of a decision, each a fact of its own
@@ -146,7 +147,9 @@ class Draft:
         new_id: Callable[[str], str],
         new_sequence: Callable[[], int],
         actor: str,
+        may_start: bool = True,
     ) -> None:
+        self.may_start = may_start
         self.now = now
         self.rules = rules
         self.actor = actor

@@ -374,6 +374,8 @@ class EntryKind(StrEnum):
     TOKEN_REVOKED = "token-revoked"  # noqa: S105 - as above
     REFUSED = "refused"
     CLOCK_ADVANCED = "clock-advanced"
+    CLOCK_JUMPED = "clock-jumped"
+    CLOCK_CONFIRMED = "clock-confirmed"
     ROLLOUT = "rollout"
     FAULT_INJECTED = "fault-injected"
     FAULT_CLEARED = "fault-cleared"

@@ -3,7 +3,8 @@
 Every command ends here. `settle` looks at each maintenance in focus until nothing changes any more:
 
 - queued, and nobody older excludes it: announced, with its full notice from now on;
-- scheduled, and its time has come: started, all its events together (R84).
+- scheduled, and its time has come: started, all its events together (R84); but not while the clock that says so is not
+  trusted.
 
 "Its time" is `ready_at`: NotBefore, or once every vote is in, the last approval plus the configured delay (R76, R83,
 A24). An event has a vote as long as it is listed; a withdrawn one has none (R70, R86). What a policy has approved is
@@ -83,7 +84,9 @@ def _settle_one(draft: Draft, maintenance: Maintenance) -> bool:
     if maintenance.state is not MaintenanceState.SCHEDULED:
         return False
     due_at = _due_at(draft, maintenance)
-    if due_at is not None and due_at <= draft.now:
+    # What is made and starts in one decision has waited for no clock.
+    may_start = draft.may_start or maintenance.created_at == draft.now
+    if due_at is not None and due_at <= draft.now and may_start:
         start(draft, maintenance)
         return True
     if due_at != maintenance.due_at:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from forewarn.clock_guard import describe_jump
 from forewarn.control.access import ROUTES, caller_of
 from forewarn.control.context import Context
 from forewarn.core.access import Principal, Role
@@ -231,6 +232,7 @@ class _Dashboard:
         return await self._context.engine.read(work)
 
     def _around(self, request: Request, title: str, caller: Principal | None) -> dict[str, object]:
+        jump = self._context.engine.clock_guard.jump
         pages = [] if caller is None else [(n, at) for n, at in _NAVIGATION if caller.role in ROUTES[PAGES[at][1]]]
         return {
             "title": title,
@@ -240,6 +242,7 @@ class _Dashboard:
             "has_hosts": caller is not None and caller.owned is None,
             "now": self._context.clock.now(),
             "is_virtual": self._context.clock.is_virtual,
+            "clock_jump": None if jump is None or caller is None else describe_jump(jump),
             "path": request.url.path.removeprefix("/live") or "/",
             "search": request.query_params.get("q", "") if request.url.path == "/search" else "",
         }

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from forewarn.core.access import Owned, Revocation, Token
+from forewarn.core.clock_jump import Jump
 from forewarn.core.decision import Changes, Document, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -278,16 +279,16 @@ class Reader(NotifyingReader, Protocol):
         """How many maintenances are in each state."""
         ...
 
-    def next_due_at(self, except_for: Iterable[str] = ()) -> datetime | None:
-        """The earliest moment at which some maintenance is due, those ids aside."""
+    def next_due_at(self, except_for: Iterable[str] = (), *, only_started: bool = False) -> datetime | None:
+        """The earliest moment at which some maintenance is due, those ids aside; or only a started one."""
         ...
 
     def next_silent_at(self) -> datetime | None:
         """The smallest ``active_until`` of an enabled audience."""
         ...
 
-    def due(self, now: datetime, limit: int) -> list[Maintenance]:
-        """Maintenances due by `now`, in order of their due time, then of creation."""
+    def due(self, now: datetime, limit: int, *, only_started: bool = False) -> list[Maintenance]:
+        """Maintenances due by `now`, or only started ones, in order of their due time, then of creation."""
         ...
 
     def silent(self, before: datetime, limit: int) -> list[Audience]:
@@ -328,6 +329,10 @@ class Reader(NotifyingReader, Protocol):
 
     def clock(self) -> str | None:
         """The kind of clock that the database is used with: ``real`` or ``virtual``; None while it is new."""
+        ...
+
+    def clock_jump(self) -> Jump | None:
+        """The jump of the clock that no operator has confirmed."""
         ...
 
 
@@ -391,6 +396,10 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
 
     def keep_clock(self, kind: str) -> None:
         """Remember the kind of clock."""
+        ...
+
+    def keep_clock_jump(self, jump: Jump | None) -> None:
+        """Remember a jump of the clock until it is confirmed; None: it is."""
         ...
 
     def keep_token(self, token: Token) -> None:

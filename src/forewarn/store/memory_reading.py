@@ -13,6 +13,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 from forewarn.core.access import Owned, Token
+from forewarn.core.clock_jump import Jump
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -27,6 +28,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import EVERYTHING, Selection, takes_entry, takes_maintenance
 from forewarn.store.contract import HOST_PREFIX, INVENTORY, News, Outcome, Page, StoredRollout
+from forewarn.store.jump import CLOCK_JUMP, decode_jump
 from forewarn.store.memory_notifying import MemoryNotifyingReader
 from forewarn.store.memory_owning import has_entry, has_maintenance, has_vm
 from forewarn.store.memory_tables import ALL, Table, Tables
@@ -231,15 +233,19 @@ class MemoryReader(MemoryNotifyingReader):
     def counts(self) -> Mapping[MaintenanceState, int]:
         return {state: len(self._tables.by_state.group(state)) for state in MaintenanceState}
 
-    def next_due_at(self, except_for: Iterable[str] = ()) -> datetime | None:
-        skipped = set(except_for)
-        return next((at for at, _, key in self._tables.due.group(ALL) if key not in skipped), None)
+    def next_due_at(self, except_for: Iterable[str] = (), *, only_started: bool = False) -> datetime | None:
+        skipped, rows = set(except_for), self._tables.maintenances.rows
+        found = ((at, key) for at, _, key in self._tables.due.group(ALL) if key not in skipped)
+        return next((at for at, key in found if not only_started or _is_started(rows[key])), None)
 
     def next_silent_at(self) -> datetime | None:
         return next((at for at, _ in self._tables.silent.group(ALL)), None)
 
-    def due(self, now: datetime, limit: int) -> list[Maintenance]:
+    def due(self, now: datetime, limit: int, *, only_started: bool = False) -> list[Maintenance]:
         rows = self._tables.maintenances.rows
+        if only_started:
+            found = (rows[key] for at, _, key in self._tables.due.group(ALL) if at <= now)
+            return list(islice(filter(_is_started, found), limit))
         return [rows[place[-1]] for place in _until(self._tables.due.group(ALL), now, limit)]
 
     def silent(self, before: datetime, limit: int) -> list[Audience]:
@@ -276,6 +282,13 @@ class MemoryReader(MemoryNotifyingReader):
 
     def clock(self) -> str | None:
         return self._tables.meta.rows.get("clock")
+
+    def clock_jump(self) -> Jump | None:
+        return decode_jump(self._tables.meta.rows.get(CLOCK_JUMP))
+
+
+def _is_started(maintenance: Maintenance) -> bool:
+    return maintenance.state is MaintenanceState.STARTED
 
 
 def _page_of(index: Sequence[tuple[Any, ...]], after: str | None, limit: int) -> Sequence[tuple[Any, ...]]:

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from forewarn.core.access import Revocation, Token
+from forewarn.core.clock_jump import Jump
 from forewarn.core.decision import Changes, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -26,6 +27,7 @@ from forewarn.core.model import (
 from forewarn.core.policy import NO_POLICY
 from forewarn.core.value import replace
 from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout, marks_of
+from forewarn.store.jump import CLOCK_JUMP, encode_jump
 from forewarn.store.memory_notifying import MemoryNotifyingTransaction
 from forewarn.store.memory_reading import MemoryReader, as_json, of_keys
 from forewarn.store.memory_tables import ALL, Index, Table, Tables
@@ -256,6 +258,9 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
 
     def keep_clock(self, kind: str) -> None:
         self._tables.meta.put("clock", kind)
+
+    def keep_clock_jump(self, jump: Jump | None) -> None:
+        self._tables.meta.put(CLOCK_JUMP, None if jump is None else encode_jump(jump))
 
     def keep_token(self, token: Token) -> None:
         other = self.token(token.digest)

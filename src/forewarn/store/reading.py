@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from forewarn.core.access import Owned, Role, Token
+from forewarn.core.clock_jump import Jump
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -27,6 +28,7 @@ from forewarn.core.model import (
 from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.store import tables as t
 from forewarn.store.contract import HOST_PREFIX, INVENTORY, News, Outcome, Page, StoredRollout
+from forewarn.store.jump import CLOCK_JUMP, decode_jump
 from forewarn.store.notifying import SqlNotifyingReader
 from forewarn.store.owning import owned_entries, owned_events, owned_maintenances, owned_vms
 from forewarn.store.rows import from_rows, in_pieces
@@ -260,18 +262,22 @@ class SqlReader(SqlNotifyingReader):
         counts.update((state, count) for state, count in self._connection.execute(query))
         return counts
 
-    def next_due_at(self, except_for: Iterable[str] = ()) -> datetime | None:
+    def next_due_at(self, except_for: Iterable[str] = (), *, only_started: bool = False) -> datetime | None:
         columns = t.maintenance.c
         query = sa.select(columns.due_at).where(columns.due_at.is_not(None), columns.id.not_in(list(except_for)))
+        if only_started:
+            query = query.where(columns.state == MaintenanceState.STARTED)
         return self._connection.execute(query.order_by(columns.due_at).limit(1)).scalar()
 
     def next_silent_at(self) -> datetime | None:
         column = t.audience.c.active_until
         return self._connection.execute(sa.select(column).where(column.is_not(None)).order_by(column).limit(1)).scalar()
 
-    def due(self, now: datetime, limit: int) -> list[Maintenance]:
+    def due(self, now: datetime, limit: int, *, only_started: bool = False) -> list[Maintenance]:
         columns = t.maintenance.c
         query = sa.select(t.maintenance).where(columns.due_at <= now)
+        if only_started:
+            query = query.where(columns.state == MaintenanceState.STARTED)
         return self._all(Maintenance, query.order_by(columns.due_at, columns.sequence).limit(limit))
 
     def silent(self, before: datetime, limit: int) -> list[Audience]:
@@ -331,6 +337,9 @@ class SqlReader(SqlNotifyingReader):
 
     def clock(self) -> str | None:
         return self._meta("clock")
+
+    def clock_jump(self) -> Jump | None:
+        return decode_jump(self._meta(CLOCK_JUMP))
 
     def _meta(self, key: str) -> str | None:
         return self._connection.execute(sa.select(t.meta.c.value).where(t.meta.c.key == key)).scalar()

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from forewarn.core.access import Revocation, Role, Token
+from forewarn.core.clock_jump import Jump
 from forewarn.core.decision import Changes, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -24,6 +25,7 @@ from forewarn.core.model import (
 from forewarn.errors import StoreUnavailable
 from forewarn.store import tables as t
 from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout, marks_of
+from forewarn.store.jump import CLOCK_JUMP, encode_jump
 from forewarn.store.notifying import SqlNotifyingTransaction
 from forewarn.store.reading import SqlReader
 from forewarn.store.rows import claim_rows, in_pieces, to_row
@@ -292,6 +294,12 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
 
     def keep_clock(self, kind: str) -> None:
         self._upsert(t.meta, [{"key": "clock", "value": kind}])
+
+    def keep_clock_jump(self, jump: Jump | None) -> None:
+        if jump is None:
+            self._connection.execute(sa.delete(t.meta).where(t.meta.c.key == CLOCK_JUMP))
+        else:
+            self._upsert(t.meta, [{"key": CLOCK_JUMP, "value": encode_jump(jump)}])
 
     def keep_token(self, token: Token) -> None:
         row = to_row(token)

@@ -35,6 +35,7 @@ __all__ = [
     "ApprovalOut",
     "ApprovalsOut",
     "ClearedOut",
+    "ClockConfirmationIn",
     "ClockIn",
     "ClockOut",
     "DeferralIn",
@@ -500,6 +501,15 @@ class ClockOut(_Out):
 
     clock: str
     now: Moment
+    jump_s: float | None = Field(
+        None, description="How far the clock has jumped, which no operator has confirmed; negative: back; null: not."
+    )
+
+
+class ClockConfirmationIn(_In):
+    """Trust a clock that has jumped."""
+
+    reason: str | None = Field(None, max_length=1000, description="Why, for the ledger.")
 
 
 class FaultOut(_Out):

@@ -19,6 +19,8 @@ _OF_NO_MAINTENANCE = {
     EntryKind.TOKEN_REVOKED,
     EntryKind.REFUSED,
     EntryKind.CLOCK_ADVANCED,
+    EntryKind.CLOCK_JUMPED,
+    EntryKind.CLOCK_CONFIRMED,
     EntryKind.ROLLOUT,
     EntryKind.FAULT_INJECTED,
     EntryKind.FAULT_CLEARED,
