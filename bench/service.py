@@ -34,6 +34,8 @@ _BEGAN_S = time.monotonic()
 class _StampedStore:
     """A store that remembers when its last commit had returned, by both clocks."""
 
+    damage = None
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self.read = store.read

@@ -26,7 +26,7 @@ from forewarn.actuators.choose import make_actuator
 from forewarn.actuators.traced import Traced
 from forewarn.auth import Tokens, operator_token
 from forewarn.backend import Backend
-from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock
+from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock, uptime_s
 from forewarn.commit import threaded
 from forewarn.config import Settings
 from forewarn.control import Context, make_control_app
@@ -37,7 +37,7 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
 from forewarn.dashboard import add_dashboard
 from forewarn.engine import SAMPLE_FINGERPRINT
-from forewarn.errors import ConfigError, Conflict, InvalidRequest, ServerError
+from forewarn.errors import ConfigError, Conflict, InvalidRequest, ServerError, ForewarnError
 from forewarn.hub import Hub
 from forewarn.listen import bound, is_loopback, parse_listen, url_of
 from forewarn.metrics import Fleet, Metrics
@@ -59,6 +59,11 @@ __all__ = ["Service", "raise_descriptor_limit", "run_service", "serve"]
 _SWITCH_INTERVAL_S = 0.001
 _GC_THRESHOLDS = (50_000, 20, 50)
 _DESCRIPTORS_SPARE = 512
+_PROBE_EVERY_S = 1.0
+_CHECK_SPAN_S = 60.0
+"""Longest look for damage: while it goes on, the write-ahead log of SQLite grows."""
+
+_log = structlog.get_logger("forewarn")
 
 
 class Service:
@@ -99,6 +104,9 @@ class Service:
         actuator = actuator or make_actuator(settings, self.clock)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-write")
         self._reader = ThreadPoolExecutor(2, thread_name_prefix="forewarn-read")
+        self._checker = ThreadPoolExecutor(1, thread_name_prefix="forewarn-check")
+        self._probing = asyncio.Lock()
+        self._probed_s = float("-inf")
         self.backend = Backend(
             settings,
             store=self.store,
@@ -200,6 +208,8 @@ class Service:
             stack.callback(self.store.close)
             stack.callback(self._reader.shutdown)
             stack.callback(self._writer.shutdown)
+            stack.callback(self._checker.shutdown)
+            stack.callback(self.store.end_check)
             stack.push_async_callback(self.tracing.close)
             metadata = [stack.enter_context(bound(*address)) for address in self._metadata_addresses]
             control = stack.enter_context(bound(*self._control_address))
@@ -207,6 +217,7 @@ class Service:
             self.control_url = url_of("https" if self.settings.tls_certificate else "http", control)
             await self._load()
             self._check_callers()
+            stack.push_async_callback(_cancel, asyncio.create_task(self._check_pages()))
             if self.tracing.is_on:
                 self.sights.is_begun = True
                 stack.push_async_callback(_cancel, asyncio.create_task(self.sights.run()))
@@ -271,9 +282,26 @@ class Service:
             raise ConfigError(msg, setting="any_caller_is")
 
     async def _check_ready(self) -> None:
-        """Raises StoreUnavailable when the store takes no changes."""
+        """Raises StoreUnavailable when the store takes no changes, or is damaged.
+
+        It is tried once a second at most: whoever may ask for it, asks for a write to the disk.
+        """
         self.engine.leadership.check_clock()
-        await self.engine.probe()
+        async with self._probing:
+            if self.store.damage is None and uptime_s() - self._probed_s < _PROBE_EVERY_S:
+                return
+            await self.engine.probe()
+            self._probed_s = uptime_s()
+
+    async def _check_pages(self) -> None:
+        """At the start and then now and then, in a thread of its own: it reads all of the file."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await loop.run_in_executor(self._checker, self.store.check_pages, _CHECK_SPAN_S)
+            except ForewarnError as error:
+                _log.warning("the pages of the database could not be checked", error=error.message)
+            await asyncio.sleep(self.settings.database_check_every.total_seconds())
 
 
 _SAMPLE = Inventory(hosts=(Host(name="host-1"),), vms=(VirtualMachine(name="vm-1", host="host-1"),))

@@ -165,6 +165,11 @@ class Settings(BaseSettings):
     database_size_bytes_max: int = Field(
         8 << 30, ge=1 << 20, description="Most that a SQLite file may grow to; beyond it changes are refused with 503."
     )
+    database_check_every: Span = Field(
+        timedelta(hours=1),
+        ge=timedelta(seconds=1),
+        description="Interval between checks of a SQLite file for damaged pages; the first one is at the start.",
+    )
     state_dir: Path = Field(default_factory=default_state_dir, description="Folder for the operator token.")
     inventory: Path | None = Field(None, description="Inventory file to apply at the start, YAML or JSON.")
     inventory_removals_max: int = Field(

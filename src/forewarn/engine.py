@@ -36,7 +36,7 @@ from forewarn.core.inventory import (
 from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.request import Request
 from forewarn.deadlines import DeadlineCommands
-from forewarn.errors import Conflict, NotFound
+from forewarn.errors import Conflict, NotFound, StoreUnavailable
 from forewarn.fairness import FairBatcher, Room
 from forewarn.identity import InventoryIndex
 from forewarn.injection import FaultCommands
@@ -612,12 +612,21 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             self._position = position
 
     async def probe(self) -> None:
-        """Check that the store takes changes.
+        """Check that the store takes changes: by one, so that a full disk shows.
 
         Raises:
-            StoreUnavailable: It does not.
+            StoreUnavailable: It does not, or its pages are damaged.
         """
-        await self._command(self._now, lambda _: None)
+
+        def work(tx: Transaction) -> None:
+            self._now(tx)
+            tx.probe()
+
+        if self._store.damage is None:
+            await self._command(work, lambda _: None)
+        if self._store.damage is not None:
+            msg = f"{self._store.damage}: stop the service, and restore the database from a backup"
+            raise StoreUnavailable(msg)
 
     async def _one(
         self,

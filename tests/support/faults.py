@@ -58,6 +58,16 @@ class FaultyStore:
     def shared(self) -> None:
         return None
 
+    @property
+    def damage(self) -> str | None:
+        return self.store.damage
+
+    def check_pages(self, span_s: float) -> None:
+        self.store.check_pages(span_s)
+
+    def end_check(self) -> None:
+        self.store.end_check()
+
     @contextmanager
     def read(self) -> Iterator[Reader]:
         if self._strikes():

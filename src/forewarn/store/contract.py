@@ -402,6 +402,10 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         """Remember a jump of the clock until it is confirmed; None: it is."""
         ...
 
+    def probe(self) -> None:
+        """Write as much as a command does, and take it back: it fails where the disk, or the file, is full."""
+        ...
+
     def keep_token(self, token: Token) -> None:
         """Keep a new token, or one that was changed."""
         ...
@@ -515,6 +519,23 @@ class Store(Protocol):
 
     def read(self) -> AbstractContextManager[Reader]:
         """A consistent view for reading."""
+        ...
+
+    @property
+    def damage(self) -> str | None:
+        """What was found damaged since the store was opened; None: nothing."""
+        ...
+
+    def check_pages(self, span_s: float) -> None:
+        """Look for damage, for at most so long; what could not be looked at in that time is next. May block.
+
+        Raises:
+            StoreUnavailable: The database cannot be read now.
+        """
+        ...
+
+    def end_check(self) -> None:
+        """End a `check_pages` that runs on another thread, and let no more begin."""
         ...
 
     def close(self) -> None:

@@ -34,6 +34,16 @@ class MemoryStore:
         """A consistent view for reading; nobody writes meanwhile."""
         return _Read(self._lock, self._tables)
 
+    @property
+    def damage(self) -> None:
+        """There are no pages."""
+
+    def check_pages(self, span_s: float) -> None:
+        """There are none."""
+
+    def end_check(self) -> None:
+        """There is none."""
+
     def close(self) -> None:
         """Forget everything."""
         with self._lock:

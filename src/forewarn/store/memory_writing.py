@@ -262,6 +262,9 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
     def keep_clock_jump(self, jump: Jump | None) -> None:
         self._tables.meta.put(CLOCK_JUMP, None if jump is None else encode_jump(jump))
 
+    def probe(self) -> None:
+        pass
+
     def keep_token(self, token: Token) -> None:
         other = self.token(token.digest)
         if other is not None and other.id != token.id:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+import structlog
 
+from forewarn.clock import uptime_s
 from forewarn.errors import StoreCorrupt, StoreUnavailable
+from forewarn.store import tables as t
 from forewarn.store.lock import FileLock
 from forewarn.store.migrate import upgrade
 from forewarn.store.reading import SqlReader
@@ -24,6 +27,8 @@ from forewarn.store.sharing import PostgresTransaction, Sharing
 from forewarn.store.writing import SqlTransaction
 
 __all__ = ["ADVISORY_LOCK", "SqlStore", "postgresql_engine", "sqlite_engine", "with_driver", "wrapped"]
+
+_log = structlog.get_logger("forewarn.store")
 
 _BUSY_TIMEOUT_MS = 5000
 _CONNECT_TIMEOUT_S = 10
@@ -75,6 +80,11 @@ class SqlStore:
         self._writer: sa.Engine | None = None
         self._reader: sa.Engine | None = None
         self._sharing: Sharing | None = None
+        self._damage: str | None = None
+        self._check_lock = threading.Lock()
+        self._is_check_over = False
+        self._interrupt: Callable[[], None] = lambda: None
+        self._tables_in_turn = sorted(t.metadata.tables)
         self._halted_ms = max(busy_timeout_ms // 2, _HALTED_MS_MIN)
         try:
             self._open(size_bytes_max, busy_timeout_ms)
@@ -102,7 +112,7 @@ class SqlStore:
     @contextmanager
     def _begin(self) -> Iterator[sa.Connection]:
         assert self._writer is not None  # noqa: S101 - set by the constructor
-        with self._write_lock, wrapped(str(self.url.database)), self._writer.begin() as connection:
+        with self._write_lock, self._noted(), self._writer.begin() as connection:
             if not self._is_sqlite:
                 connection.exec_driver_sql(_BEGIN.format(halted_ms=self._halted_ms))
             yield connection
@@ -128,8 +138,74 @@ class SqlStore:
             with self._begin() as connection:
                 yield SqlReader(connection)
             return
-        with wrapped(str(self.url.database)), self._reader.connect() as connection:
+        with self._noted(), self._reader.connect() as connection:
             yield SqlReader(connection)
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Our errors; and damage is remembered, for what was damaged once is not to be relied on."""
+        try:
+            with wrapped(str(self.url.database)):
+                yield
+        except StoreCorrupt as error:
+            self._note_damage(error.message)
+            raise
+
+    def _note_damage(self, words: str) -> None:
+        if self._damage is None:
+            self._damage = words
+            _log.error(
+                "the database is damaged: not ready until it is restored and this service restarted", error=words
+            )
+
+    @property
+    def damage(self) -> str | None:
+        """What was found damaged since it was opened; None: nothing."""
+        return self._damage
+
+    def check_pages(self, span_s: float) -> None:
+        """Check tables of a SQLite file one after the other, in turn; PostgreSQL looks after its own pages."""
+        if not self._is_sqlite or self._reader is None or self._reader is self._writer:
+            return
+        until_s = uptime_s() + span_s
+        count = len(t.metadata.tables)
+        for _ in range(count):
+            if uptime_s() >= until_s or self._is_check_over:
+                return
+            with self._noted(), self._reader.connect() as connection:
+                self._check_table(connection, self._tables_in_turn[0], until_s - uptime_s())
+            self._tables_in_turn.append(
+                self._tables_in_turn.pop(0)
+            )  # also one that takes longer: the others have their turn
+
+    def end_check(self) -> None:
+        """End a check on another thread at once: a service that is told to stop does not wait for it."""
+        with self._check_lock:
+            self._is_check_over = True
+            self._interrupt()
+
+    def _check_table(self, connection: sa.Connection, table: str, span_s: float) -> None:
+        driver: Any = connection.connection.driver_connection
+        timer = threading.Timer(max(span_s, 0.0), driver.interrupt)
+        timer.daemon = True
+        with self._check_lock:
+            if self._is_check_over:
+                return
+            self._interrupt = driver.interrupt
+        timer.start()
+        try:
+            [words] = connection.exec_driver_sql(f"PRAGMA quick_check('{table}')").fetchmany(1)[0]
+        except sa.exc.OperationalError as error:
+            if "interrupted" not in str(error.orig):
+                raise
+            return
+        finally:
+            with self._check_lock:
+                self._interrupt = lambda: None
+            timer.cancel()
+            timer.join()
+        if words != "ok":
+            self._note_damage(f"database {self.url.database} is damaged: {' '.join(words.split())}")
 
     def close(self) -> None:
         """Let go of every connection and of the lock."""

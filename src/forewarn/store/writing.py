@@ -33,6 +33,8 @@ from forewarn.store.rows import claim_rows, in_pieces, to_row
 __all__ = ["SqlTransaction"]
 
 _COUNTER = "sequence"
+_PROBE = "probe"
+_PROBE_SIZE_BYTES = 64 << 10
 _SURPLUS_MAX = 100
 """Rows that are forgotten in one step, where a limit was lowered."""
 
@@ -300,6 +302,11 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
             self._connection.execute(sa.delete(t.meta).where(t.meta.c.key == CLOCK_JUMP))
         else:
             self._upsert(t.meta, [{"key": CLOCK_JUMP, "value": encode_jump(jump)}])
+
+    def probe(self) -> None:
+        # New pages are needed for it, and they are written when this is committed, empty as they are again then.
+        self._upsert(t.meta, [{"key": _PROBE, "value": "x" * _PROBE_SIZE_BYTES}])
+        self._connection.execute(sa.delete(t.meta).where(t.meta.c.key == _PROBE))
 
     def keep_token(self, token: Token) -> None:
         row = to_row(token)
