@@ -29,7 +29,7 @@ VERBS = {
     "ledger": "",
     "dashboard": "",
     "subscription": "create list show delete pause resume rotate-secret test deliveries redeliver",
-    "clock": "show advance",
+    "clock": "show confirm advance",
     "try": "",
     "scenario": "list show play from-transcript",
     "fault": "kinds list inject clear",

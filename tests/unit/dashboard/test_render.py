@@ -47,7 +47,7 @@ def test_what_is_said_is_never_markup() -> None:
     class _Error:
         message = "<b>bold</b>"
 
-    values = {"title": "x", "error": _Error(), "status": 404, "is_virtual": False}
+    values = {"title": "x", "error": _Error(), "status": 404, "is_virtual": False, "clock_jump": None}
     assert b"&lt;b&gt;bold&lt;/b&gt;" in render("error.html", values, is_whole=False)
 
 
