@@ -280,6 +280,16 @@ class LosesAnswers:
     def shared(self) -> None:
         return None
 
+    @property
+    def damage(self) -> str | None:
+        return self.store.damage
+
+    def check_pages(self, span_s: float) -> None:
+        self.store.check_pages(span_s)
+
+    def end_check(self) -> None:
+        self.store.end_check()
+
     def close(self) -> None:
         self.store.close()
 
