@@ -37,7 +37,7 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
 from forewarn.dashboard import add_dashboard
 from forewarn.engine import SAMPLE_FINGERPRINT
-from forewarn.errors import ConfigError, Conflict, InvalidRequest, ServerError, ForewarnError
+from forewarn.errors import ConfigError, Conflict, ForewarnError, InvalidRequest, ServerError
 from forewarn.hub import Hub
 from forewarn.listen import bound, is_loopback, parse_listen, url_of
 from forewarn.metrics import Fleet, Metrics

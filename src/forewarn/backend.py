@@ -17,8 +17,8 @@ import structlog
 
 from forewarn.actuators import Actuator, Simulate
 from forewarn.clock import Clock
-from forewarn.commit import IdSource, Runner, inline, threaded
 from forewarn.clock_guard import ClockGuard
+from forewarn.commit import IdSource, Runner, inline, threaded
 from forewarn.config import Settings
 from forewarn.core.progress import Retry
 from forewarn.core.subscription import Backoff

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from forewarn.control.context import Actor, ContextOf, IdempotencyKey, missing, show_all, HostCaller
+from forewarn.control.context import Actor, ContextOf, HostCaller, IdempotencyKey, missing, show_all
 from forewarn.control.inventory import RemoveMissing
 from forewarn.core.access import Role
 from forewarn.core.request import Request
@@ -69,8 +69,8 @@ async def declare(  # noqa: PLR0913 - what FastAPI hands over
 
     A VM that moved here is here from now on. A VM that is no longer among them is removed, but not while a maintenance
     holds it. More than `inventory_removals_max` or `inventory_removals_share_max` of the host's VMs are removed only
-    with `remove_missing`. With a host's own token, a VM of another host can be taken over only while a Freeze or Redeploy that has
-    started carries it over, and for five minutes after its end.
+    with `remove_missing`. With a host's own token, a VM of another host can be taken over only while a Freeze or
+    Redeploy that has started carries it over, and for five minutes after its end.
     """
     declared = to_host_declaration(name, body)
     removals = None if remove_missing else context.removals

@@ -1,13 +1,13 @@
 """Login links that were used and sessions that were logged out of: no replica takes them again.
 
-Revision: 0008.
+Revision: 0009.
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0008"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 
 
 def upgrade() -> None:
