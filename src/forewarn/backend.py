@@ -235,6 +235,7 @@ def _pace(settings: Settings) -> Pace:
         call_timeout=settings.actuator_timeout,
         retry=Retry(attempts_max=settings.actuator_attempts_max, pause=settings.actuator_retry),
         history=settings.history_retention,
+        audit=settings.audit_retention,
         entries_max=settings.history_entries_max,
         outcomes=settings.idempotency_retention,
     )

@@ -504,12 +504,27 @@ class Settings(BaseSettings):
     )
     due_batch_max: int = Field(500, ge=1, le=100_000, description="Maintenances started in one transaction.")
     history_retention: Span = Field(
-        timedelta(days=90), ge=timedelta(hours=1), description="How long ended maintenances and the ledger are kept."
+        timedelta(days=90),
+        ge=timedelta(hours=1),
+        description="How long ended maintenances are kept, and ledger entries caused by tenants, VMs and time.",
     )
     history_entries_max: int = Field(
         10_000_000,
         ge=1000,
-        description="Ledger entries that are kept; where there are more, the oldest history is forgotten.",
+        description="Maximum number of ledger entries caused by tenants, VMs and time; the oldest are removed.",
+    )
+    audit_retention: Span = Field(
+        timedelta(days=366),
+        ge=timedelta(hours=1),
+        description="How long ledger entries about operators, tokens and refused calls are kept, whatever their "
+        "number; never shorter than history_retention.",
+    )
+    ledger_entries_per_tenant_a_day: int = Field(
+        1000,
+        ge=1,
+        le=10_000_000,
+        description="Ledger entries made by one tenant in 24 hours; more user operations get 429. Approvals are "
+        "always accepted.",
     )
     idempotency_retention: Span = Field(
         timedelta(hours=24), ge=timedelta(minutes=1), description="How long an Idempotency-Key is remembered."
@@ -580,6 +595,7 @@ class Settings(BaseSettings):
             user_operations_max=self.user_operations_max,
             policy_delay=self.policy_delay,
             deferrals_max=self.deferrals_max,
+            tenant_entries_max=self.ledger_entries_per_tenant_a_day,
             vigilance=Vigilance(
                 unseen_before=self.unseen_before,
                 late_start_after=self.late_start_after,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from math import ceil
 from typing import Any, NoReturn, TypeVar
 
 from forewarn.commit import Key, inline, recall, traced
@@ -36,7 +37,7 @@ from forewarn.core.inventory import (
 from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.request import Request
 from forewarn.deadlines import DeadlineCommands
-from forewarn.errors import Conflict, NotFound, StoreUnavailable
+from forewarn.errors import Conflict, NotFound, StoreUnavailable, LimitExceeded
 from forewarn.fairness import FairBatcher, Room
 from forewarn.identity import InventoryIndex
 from forewarn.injection import FaultCommands
@@ -72,6 +73,7 @@ _APPROVALS_MAX = 500
 
 _IDS_MAX = 1000
 """Event ids in one transaction, or in one read, unless a single approval has more."""
+_DAY = timedelta(days=1)
 
 Wish = tuple[tuple[str, ...], Approver, Origin | None]
 """The events that somebody approves, and where that was asked for."""
@@ -170,6 +172,8 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         request = self._bent(request)
 
         def load(tx: Transaction) -> State:
+            if owned is not None:
+                self._check_quota(tx, actor)
             return tx.load_request(request.hosts, request.vms)
 
         def decide(draft: Draft) -> list[str]:
@@ -180,6 +184,22 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             return [m.id for m in planning.plan(draft, request)]
 
         return await self._maintenances(load, decide, actor=actor, key=key)
+
+    def _check_quota(self, tx: Transaction, actor: str) -> None:
+        """Refuse what a tenant asks for once it has filled its share of the ledger.
+
+        Only new user operations are refused. Approving, canceling and deferring are limited by what there is to
+        approve, cancel or defer, and must stay possible.
+
+        Raises:
+            LimitExceeded: It has made too many entries in the last 24 hours.
+        """
+        most = self.rules.tenant_entries_max
+        first = tx.nth_newest_at(actor, most)
+        wait = timedelta(0) if first is None else first + _DAY - self._now(tx)
+        if wait > timedelta(0):
+            msg = f"{actor} made {most} ledger entries in 24 hours (ledger_entries_per_tenant_a_day): try again later"
+            raise LimitExceeded(msg, limit=most, retry_after_s=ceil(wait / timedelta(seconds=1)))
 
     async def rehearse(self, request: Request, *, actor: str) -> list[Rehearsed]:
         """What `schedule` would make of a request now, and whom it would tell; nothing is done.

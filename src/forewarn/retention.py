@@ -25,10 +25,12 @@ _MICROSECOND = timedelta(microseconds=1)
 class RetentionCommands(Committer):
     """What housekeeping has done."""
 
-    async def prune(self, history: timedelta, outcomes: timedelta, entries_max: int) -> Forgotten:
+    async def prune(
+        self, history: timedelta, outcomes: timedelta, entries_max: int, audit: timedelta | None = None
+    ) -> Forgotten:
         """Forget what is older than it is kept for, and the oldest where the ledger is too long.
 
-        Goes in small steps, between which other commands have their turn. At last one entry of the ledger tells how
+        Audit entries are forgotten by age alone: after `audit`, or after `history` if that is None. Goes in small steps, between which other commands have their turn. At last one entry of the ledger tells how
         much was forgotten, if it was any.
         """
         if self.clock_guard.jump is not None:
@@ -38,8 +40,11 @@ class RetentionCommands(Committer):
         excess = await self.read(lambda reader: reader.excess_until(entries_max))
         if excess is not None and excess >= before:
             before, why = excess + _MICROSECOND, f"beyond {entries_max} entries (history_entries_max)"
+        audit_before = now - (history if audit is None else audit)
         forgotten = Forgotten()
-        while some := await self._command(lambda tx: tx.prune(before, now - outcomes, _FORGOTTEN_MAX), _same):
+        while some := await self._command(
+            lambda tx: tx.prune(before, now - outcomes, _FORGOTTEN_MAX, audit_before), _same
+        ):
             forgotten += some
         if forgotten:
             await self._tell_pruned(forgotten, f"from before {before:%Y-%m-%d %H:%M:%SZ}, {why}")

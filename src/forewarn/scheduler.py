@@ -45,7 +45,8 @@ class Pace:
         remember_every: How often it is written down who asked lately.
         prune_every: How often old history is forgotten.
         history: How long ended maintenances are kept.
-        entries_max: How many entries of the ledger are kept.
+        audit: How long audit entries of the ledger are kept; never shorter than `history`.
+        entries_max: How many other entries of the ledger are kept.
         outcomes: How long idempotency keys are kept.
     """
 
@@ -59,6 +60,7 @@ class Pace:
         remember_every: timedelta = timedelta(minutes=1),
         prune_every: timedelta = timedelta(hours=1),
         history: timedelta = timedelta(days=90),
+        audit: timedelta = timedelta(days=366),
         entries_max: int = 10_000_000,
         outcomes: timedelta = timedelta(hours=24),
     ) -> None:
@@ -69,6 +71,7 @@ class Pace:
         self.remember_every = remember_every
         self.prune_every = prune_every
         self.history = history
+        self.audit = max(audit, history)
         self.entries_max = entries_max
         self.outcomes = outcomes
 
@@ -343,7 +346,8 @@ class Scheduler:
         try:
             await self._engine.mend_history()
             if is_time_to_prune:
-                await self._engine.prune(self._pace.history, self._pace.outcomes, self._pace.entries_max)
+                pace = self._pace
+                await self._engine.prune(pace.history, pace.outcomes, pace.entries_max, pace.audit)
         except ForewarnError as error:
             _log.warning("the history could not be tidied, trying again later", error=error.message)
         except Exception:  # noqa: BLE001 - a bug here must not go unseen; the log has the trace

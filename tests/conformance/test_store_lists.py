@@ -24,7 +24,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 def note(reason: str, at: datetime = NOW, maintenance_id: str | None = None) -> Entry:
-    return Entry(kind=EntryKind.SCHEDULED, at=at, actor="operator:ann", maintenance_id=maintenance_id, reason=reason)
+    return Entry(kind=EntryKind.SCHEDULED, at=at, actor="forewarn", maintenance_id=maintenance_id, reason=reason)
 
 
 def guid(number: int) -> str:

@@ -112,7 +112,7 @@ def _error(status: int, code: str, message: str, details: dict[str, Any] | None 
 
 async def _ours(request: Request, error: ForewarnError) -> Response:
     headers = {"www-authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
-    if isinstance(error, TooManyFailures):
+    if "retry_after_s" in error.details:
         headers["retry-after"] = str(error.details["retry_after_s"])
     if error.status in REFUSED or isinstance(error, TooManyFailures):
         request.app.state.context.refused.note(request, error)

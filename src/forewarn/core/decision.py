@@ -48,6 +48,7 @@ class Rules:
             no limit.
         policy_delay: How long what a policy has approved is shown as Scheduled at least.
         deferrals_max: How often one maintenance may be put off.
+        tenant_entries_max: Ledger entries of one tenant in 24 hours, beyond which its user operations are refused.
         vigilance: What is looked for that no transition says.
     """
 
@@ -60,6 +61,7 @@ class Rules:
     user_operations_max: int | None = None
     policy_delay: timedelta = timedelta(seconds=5)
     deferrals_max: int = 20
+    tenant_entries_max: int = 1000
     vigilance: Vigilance = field(default_factory=Vigilance)
 
 

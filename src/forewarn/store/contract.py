@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from forewarn.core.access import Owned, Revocation, Token
 from forewarn.core.clock_jump import Jump
+from forewarn.core.chain import LinkPage
 from forewarn.core.decision import Changes, Document, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -271,8 +272,19 @@ class Reader(NotifyingReader, Protocol):
         """
         ...
 
+    def links(self, after: int | None, limit: int) -> LinkPage:
+        """At most `limit` links of both hash chains with larger numbers, in order; None: from the beginning."""
+        ...
+
     def excess_until(self, entries_max: int) -> datetime | None:
-        """The moment of the newest entry that is too many, if only so many are to be kept; None: there are no more."""
+        """The moment of the newest entry that is too many, if only so many are to be kept; None: there are no more.
+
+        Entries of `Chain.AUDIT` are not counted: they are kept by age alone.
+        """
+        ...
+
+    def nth_newest_at(self, actor: str, count: int) -> datetime | None:
+        """The moment of an actor's entry that is the `count`-th from the end; None: it has fewer."""
         ...
 
     def counts(self) -> Mapping[MaintenanceState, int]:
@@ -431,10 +443,14 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         """Remember what an ``Idempotency-Key`` led to."""
         ...
 
-    def prune(self, ended_before: datetime, outcomes_before: datetime, limit: int) -> Forgotten:
+    def prune(
+        self, ended_before: datetime, outcomes_before: datetime, limit: int, audit_before: datetime | None = None
+    ) -> Forgotten:
         """Forget at most `limit` maintenances that ended before that, with their events and ledger entries.
 
         Once there are fewer of them than that, entries of no maintenance are forgotten too, ten times `limit` at most.
+        Entries of `Chain.AUDIT` are forgotten by their age alone, the oldest first, and as many: those before
+        `audit_before`, which is `ended_before` if it is None. Both hash chains can still be followed afterwards.
         Tokens that were not taken any more before that are forgotten, too.
         Deliveries of what happened before that are forgotten, too.
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from forewarn.core.access import Owned, Token
 from forewarn.core.clock_jump import Jump
+from forewarn.core.chain import Chain, Link, LinkPage
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -226,9 +227,35 @@ class MemoryReader(MemoryNotifyingReader):
                 yield replace(entry, sequence=number)
 
     def excess_until(self, entries_max: int) -> datetime | None:
-        index = self._tables.entries_by_sequence.group(ALL)
+        index = self._tables.entries_in.group(Chain.EVENTS)
         count = len(index) - entries_max
         return self._tables.ledger.rows[index[count - 1][0]][1].at if count > 0 else None
+
+    def nth_newest_at(self, actor: str, count: int) -> datetime | None:
+        index = self._tables.entries_by.group(actor)
+        return self._tables.ledger.rows[index[-count][0]][1].at if len(index) >= count else None
+
+    def links(self, after: int | None, limit: int) -> LinkPage:
+        kept = [self._tables.entries_by_sequence.group(ALL), *(self._tables.forgotten_in.group(c) for c in Chain)]
+        found: list[Link] = []
+        for chain, index in zip((None, *Chain), kept, strict=True):
+            first = 0 if after is None else bisect_right(index, (after,))
+            found += [self._link(chain, number) for (number,) in index[first : first + limit + 1]]
+        found.sort(key=attrgetter("sequence"))
+        audit = self._tables.entries_in.group(Chain.AUDIT)
+        return LinkPage(
+            links=tuple(found[:limit]),
+            heads=dict(self._tables.heads),
+            oldest={Chain.AUDIT: audit[0][0]} if audit else {},
+            sealed_until=self._tables.counter,
+            next=found[limit - 1].sequence if len(found) > limit else None,
+        )
+
+    def _link(self, forgotten: Chain | None, number: int) -> Link:
+        if forgotten is not None:
+            return self._tables.forgotten.rows[forgotten, number]
+        _, entry, chain, digest = self._tables.ledger.rows[number]
+        return Link(sequence=number, chain=chain, hash=digest, entry=entry)
 
     def counts(self) -> Mapping[MaintenanceState, int]:
         return {state: len(self._tables.by_state.group(state)) for state in MaintenanceState}

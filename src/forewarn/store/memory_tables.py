@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from forewarn.core.access import Revocation, Token
+from forewarn.core.chain import Chain, Head, Link
 from forewarn.core.look import Look
 from forewarn.core.model import Audience, Entry, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.subscription import Delivery, Subscription
@@ -25,8 +26,9 @@ V_contra = TypeVar("V_contra", contravariant=True)
 Place = tuple[Hashable, tuple[Any, ...]]
 """A group, and where in it: what sorts the values of the group, and at last the key in the table."""
 
-Numbered = tuple[int, Entry]
-"""A ledger entry and its number, which it is given when somebody reads it: most are never read."""
+Numbered = tuple[int, Entry, Chain, bytes]
+"""A ledger entry with its number, its chain and its hash. An entry is given its number when it is read: most never are.
+"""
 
 ALL = ""
 """The group of an index that has only one."""
@@ -226,9 +228,20 @@ class Tables:
         self.entries_by_sequence: Index[Numbered] = Index(lambda e: (ALL, (e[0],)), is_fixed=True)
         self.entries_of: Index[Numbered] = Index(_entry_place)
         self.loose_entries: Index[Numbered] = Index(_loose_entry_place)
+        self.entries_in: Index[Numbered] = Index(lambda e: (e[2], (e[0],)), is_fixed=True)
+        self.entries_by: Index[Numbered] = Index(lambda e: (e[1].actor, (e[0],)), is_fixed=True)
         self.ledger: Table[Numbered] = Table(
-            "ledger entry", self._log, self.entries_by_sequence, self.entries_of, self.loose_entries
+            "ledger entry",
+            self._log,
+            self.entries_by_sequence,
+            self.entries_of,
+            self.loose_entries,
+            self.entries_in,
+            self.entries_by,
         )
+        self.forgotten_in: Index[Link] = Index(lambda each: (each.chain, (each.sequence,)), is_fixed=True)
+        self.forgotten: Table[Link] = Table("forgotten ledger entry", self._log, self.forgotten_in)
+        self.heads = {chain: Head() for chain in Chain}
 
         self.outcomes_by_at: Index[Outcome] = Index(lambda o: (ALL, (o.at, o.key)))
         self.outcomes: Table[Outcome] = Table("outcome", self._log, self.outcomes_by_at)
@@ -267,10 +280,11 @@ def _ended_place(maintenance: Maintenance) -> Place | None:
 
 
 def _entry_place(numbered: Numbered) -> Place | None:
-    sequence, entry = numbered
+    sequence, entry = numbered[:2]
     return None if entry.maintenance_id is None else (entry.maintenance_id, (sequence,))
 
 
 def _loose_entry_place(numbered: Numbered) -> Place | None:
-    sequence, entry = numbered
-    return (ALL, (entry.at, sequence)) if entry.maintenance_id is None else None
+    sequence, entry = numbered[:2]
+    is_loose = entry.maintenance_id is None and numbered[2] is Chain.EVENTS
+    return (ALL, (entry.at, sequence)) if is_loose else None

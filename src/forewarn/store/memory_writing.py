@@ -5,14 +5,17 @@ It goes step by step as `forewarn.store.writing` does. What one of them loads, t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime
+from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from forewarn.core.access import Revocation, Token
 from forewarn.core.clock_jump import Jump
+from forewarn.core.chain import Chain, Head, Link, chain_of, link
 from forewarn.core.decision import Changes, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -66,6 +69,7 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
         self._counter = tables.counter
+        self._heads = dict(tables.heads)
 
     # The counter
 
@@ -74,8 +78,9 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
         return self._counter
 
     def flush(self) -> None:
-        """Write the counter back; the store calls it before the commit."""
+        """Write the counter and the ends of the hash chains back; the store calls it before the commit."""
         self._tables.counter = self._counter
+        self._tables.heads = self._heads
 
     def now(self) -> datetime | None:
         return None
@@ -189,8 +194,10 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
             self._renew_inventory_version()
         self._keep_claims(changes)
         for entry in changes.entries:
-            sequence = self.next_sequence()
-            tables.ledger.put(sequence, (sequence, entry))
+            sequence, chain = self.next_sequence(), chain_of(entry)
+            digest = link(self._heads[chain].hash, chain, sequence, entry)
+            self._heads[chain] = Head(sequence=sequence, hash=digest)
+            tables.ledger.put(sequence, (sequence, entry, chain, digest))
         self.keep_looks(changes.looks)
 
     def _mark(self, audiences: Iterable[str]) -> None:
@@ -290,8 +297,11 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
     def keep_outcome(self, outcome: Outcome) -> None:
         self._tables.outcomes.add(outcome.key, replace(outcome, content=as_json(outcome.content)))
 
-    def prune(self, ended_before: datetime, outcomes_before: datetime, limit: int) -> Forgotten:
+    def prune(
+        self, ended_before: datetime, outcomes_before: datetime, limit: int, audit_before: datetime | None = None
+    ) -> Forgotten:
         tables = self._tables
+        audit: list[int] = []
         for _, key in tables.outcomes_by_at.before(ALL, outcomes_before):
             tables.outcomes.put(key, None)
         old = [place[-1] for place in tables.ended.before(ALL, ended_before)[:limit]]
@@ -299,18 +309,39 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
         for maintenance_id in old:
             for _, key in list(tables.events_of.group(maintenance_id)):
                 tables.events.put(key, None)
-            numbers += [number for (number,) in tables.entries_of.group(maintenance_id)]
+            of_it = [number for (number,) in tables.entries_of.group(maintenance_id)]
+            numbers += [number for number in of_it if tables.ledger.rows[number][2] is Chain.EVENTS]
             tables.looks.put(maintenance_id, None)
             tables.maintenances.put(maintenance_id, None)
         if len(old) < limit:
             for token in [each for each in tables.tokens.rows.values() if _ended_before(each, ended_before)]:
                 tables.tokens.put(token.id, None)
             numbers += [number for _, number in tables.loose_entries.before(ALL, ended_before)[: 10 * limit]]
-        for number in numbers:
-            tables.ledger.put(number, None)
+            audit = self._old_audit(audit_before or ended_before, 10 * limit)
+        for number in sorted(numbers) + audit:
+            self._forget_entry(number)
         for key in [key for key, delivery in tables.deliveries.rows.items() if delivery.at < ended_before]:
             tables.deliveries.put(key, None)
-        return Forgotten(maintenances=len(old), entries=len(numbers))
+        return Forgotten(maintenances=len(old), entries=len(numbers) + len(audit))
+
+    def _old_audit(self, before: datetime, limit: int) -> list[int]:
+        rows = self._tables.ledger.rows
+        numbers = (number for (number,) in self._tables.entries_in.group(Chain.AUDIT))
+        return list(islice(takewhile(lambda number: rows[number][1].at < before, numbers), limit))
+
+    def _forget_entry(self, number: int) -> None:
+        """Of each run of forgotten entries the last is noted: there the chain goes on."""
+        tables = self._tables
+        _, _, chain, digest = tables.ledger.rows[number]
+        tables.ledger.put(number, None)
+        noted, kept = tables.forgotten_in.group(chain), tables.entries_in.group(chain)
+        before, after = bisect_left(noted, (number,)), bisect_left(kept, (number,))
+        previous = noted[before - 1][0] if before else None
+        following = noted[before][0] if before < len(noted) else None
+        if previous is not None and (after == 0 or kept[after - 1][0] < previous):
+            tables.forgotten.put((chain, previous), None)
+        if following is None or (after < len(kept) and kept[after][0] < following):
+            tables.forgotten.add((chain, number), Link(sequence=number, chain=chain, hash=digest, entry=None))
 
     def mend_claims(self, until: datetime, limit: int) -> int:  # noqa: ARG002 - of the contract
         return 0  # no other version has ever worked on it

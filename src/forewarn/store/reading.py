@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from forewarn.core.access import Owned, Role, Token
 from forewarn.core.clock_jump import Jump
+from forewarn.core.chain import LinkPage
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -29,6 +30,7 @@ from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.store import tables as t
 from forewarn.store.contract import HOST_PREFIX, INVENTORY, News, Outcome, Page, StoredRollout
 from forewarn.store.jump import CLOCK_JUMP, decode_jump
+from forewarn.store.chaining import nth_newest_event, read_links
 from forewarn.store.notifying import SqlNotifyingReader
 from forewarn.store.owning import owned_entries, owned_events, owned_maintenances, owned_vms
 from forewarn.store.rows import from_rows, in_pieces
@@ -239,7 +241,7 @@ class SqlReader(SqlNotifyingReader):
             within = within.shortened(selection.look_max, self.position(), is_backwards=newest)
         column = t.ledger.c.sequence
         numbers = within.terms(column)
-        query = sa.select(t.ledger).where(*entry_terms(selection, self._dialect, numbers))
+        query = sa.select(*t.ENTRY_COLUMNS).where(*entry_terms(selection, self._dialect, numbers))
         if owned is not None:
             is_near = selection.maintenance_id is not None or (after > 0 and self.position() - after <= _NEAR)
             query = query.where(owned_entries(owned, self._dialect, numbers, selection, is_near=is_near))
@@ -252,9 +254,15 @@ class SqlReader(SqlNotifyingReader):
         return self._connection.dialect.name
 
     def excess_until(self, entries_max: int) -> datetime | None:
-        column = t.ledger.c.sequence
-        newest = sa.select(column).order_by(column.desc()).offset(entries_max).limit(1).scalar_subquery()
-        return self._connection.execute(sa.select(t.ledger.c.at).where(column == newest)).scalar()
+        return nth_newest_event(self._connection, entries_max + 1)
+
+    def links(self, after: int | None, limit: int) -> LinkPage:
+        return read_links(self._connection, after, limit)
+
+    def nth_newest_at(self, actor: str, count: int) -> datetime | None:
+        c = t.ledger.c
+        query = sa.select(c.at).where(c.actor == actor).order_by(c.sequence.desc()).offset(count - 1).limit(1)
+        return self._connection.execute(query).scalar()
 
     def counts(self) -> Mapping[MaintenanceState, int]:
         query = sa.select(t.maintenance.c.state, sa.func.count()).group_by(t.maintenance.c.state)

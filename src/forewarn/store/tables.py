@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from forewarn.core.access import Role
+from forewarn.core.chain import Chain
 from forewarn.core.model import (
     Claim,
     EntryKind,
@@ -30,6 +31,8 @@ from forewarn.errors import StoreCorrupt
 from forewarn.wire.policy import PolicyIn, show_policy, to_policy
 
 __all__ = [
+    "ENTRY_COLUMNS",
+    "IS_AUDIT",
     "address",
     "audience",
     "claim",
@@ -41,6 +44,7 @@ __all__ = [
     "idempotency",
     "lease",
     "ledger",
+    "ledger_forgotten",
     "look",
     "maintenance",
     "meta",
@@ -337,10 +341,33 @@ ledger = sa.Table(
     sa.Column("source_address", sa.String),
     sa.Column("api_version", sa.String),
     sa.Column("reason", sa.String),
+    sa.Column("chain", Word(Chain)),
+    sa.Column("hash", sa.LargeBinary(32)),
     sa.Index("ix_ledger_kind_sequence", "kind", "sequence"),
     sa.Index("ix_ledger_actor_sequence", "actor", "sequence"),
     sa.Index("ix_ledger_vm", "vm"),
     sa.Index("ix_ledger_audience", "audience"),
+    sa.Index(
+        "ix_ledger_audit",
+        "sequence",
+        sqlite_where=sa.text("chain = 'audit'"),
+        postgresql_where=sa.text("chain = 'audit'"),
+    ),
+)
+
+ENTRY_COLUMNS = [column for column in ledger.columns if column.name not in {"chain", "hash"}]
+"""Those of an `Entry`."""
+
+IS_AUDIT = ledger.c.chain == sa.literal_column("'audit'")
+"""In the words of the partial index, without which SQLite does not take it."""
+
+ledger_forgotten = sa.Table(
+    "ledger_forgotten",
+    metadata,
+    sa.Column("chain", Word(Chain), primary_key=True),
+    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+    _required("hash", sa.LargeBinary(32)),
+    comment="The last entry of each run of the ledger that retention has forgotten: there the chain goes on.",
 )
 
 feed = sa.Table(

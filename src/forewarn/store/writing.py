@@ -26,6 +26,7 @@ from forewarn.errors import StoreUnavailable
 from forewarn.store import tables as t
 from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout, marks_of
 from forewarn.store.jump import CLOCK_JUMP, encode_jump
+from forewarn.store.chaining import HEADS, Heads, forget_audit, forget_events, linked, seal
 from forewarn.store.notifying import SqlNotifyingTransaction
 from forewarn.store.reading import SqlReader
 from forewarn.store.rows import claim_rows, in_pieces, to_row
@@ -67,6 +68,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
     def __init__(self, connection: sa.Connection) -> None:
         super().__init__(connection)
         self._counter: int | None = None
+        self._heads = Heads()
 
     @property
     def has_written(self) -> bool:
@@ -76,16 +78,26 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
     # The counter
 
     def next_sequence(self) -> int:
+        counter = self._read_counter() + 1
+        self._counter = counter
+        return counter
+
+    def _read_counter(self) -> int:
+        """Read it once in a transaction, and with it what the hash chains end with."""
         if self._counter is None:
-            query = sa.select(t.meta.c.value).where(t.meta.c.key == _COUNTER).with_for_update()
-            self._counter = int(self._connection.execute(query).scalar() or 0)
-        self._counter += 1
+            query = sa.select(t.meta.c.key, t.meta.c.value).where(t.meta.c.key.in_([_COUNTER, HEADS])).with_for_update()
+            found = {row.key: row.value for row in self._connection.execute(query)}
+            self._counter = int(found.get(_COUNTER) or 0)
+            self._heads = Heads.parse(found.get(HEADS))
+            if self._heads.counter != self._counter:
+                seal(self._connection, self._heads)
         return self._counter
 
     def flush(self) -> None:
-        """Write the counter back; the store calls it before the commit."""
+        """Write the counter and the ends of the hash chains back; the store calls it before the commit."""
         if self._counter is not None:
-            self._upsert(t.meta, [{"key": _COUNTER, "value": str(self._counter)}])
+            values = {_COUNTER: str(self._counter), HEADS: self._heads.text(self._counter)}
+            self._upsert(t.meta, [{"key": key, "value": value} for key, value in values.items()])
 
     def now(self) -> datetime | None:
         return None
@@ -208,9 +220,9 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         if changes.vms or changes.hosts:
             self._renew_inventory_version()
         self._index_claims(changes)
-        entries = [to_row(entry) | {"sequence": self.next_sequence()} for entry in changes.entries]
-        if entries:
-            self._connection.execute(sa.insert(t.ledger), entries)
+        numbered = [(self.next_sequence(), entry) for entry in changes.entries]
+        if numbered:
+            self._connection.execute(sa.insert(t.ledger), linked(self._heads, numbered))
         self.keep_looks(changes.looks)
 
     def _mark(self, audiences: Iterable[str]) -> None:
@@ -337,7 +349,10 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         }
         self._connection.execute(sa.insert(t.idempotency), [row])
 
-    def prune(self, ended_before: datetime, outcomes_before: datetime, limit: int) -> Forgotten:
+    def prune(
+        self, ended_before: datetime, outcomes_before: datetime, limit: int, audit_before: datetime | None = None
+    ) -> Forgotten:
+        self._read_counter()  # from here on every entry is in a chain
         self._connection.execute(sa.delete(t.idempotency).where(t.idempotency.c.at < outcomes_before))
         columns = t.maintenance.c
         old = sa.select(columns.id).where(columns.ended_at < ended_before).order_by(columns.ended_at).limit(limit)
@@ -346,19 +361,14 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         for piece in in_pieces(ids):
             for column in (t.event.c.maintenance_id, t.claim.c.maintenance_id, t.look.c.maintenance_id, columns.id):
                 self._connection.execute(sa.delete(column.table).where(column.in_(piece)))
-            entries += self._connection.execute(
-                sa.delete(t.ledger).where(t.ledger.c.maintenance_id.in_(piece))
-            ).rowcount
+            entries += forget_events(self._connection, t.ledger.c.maintenance_id.in_(piece))
         if len(ids) < limit:
             self._forget_tokens(ended_before)
-            entries += self._prune_loose(ended_before, 10 * limit)
+            is_loose = (t.ledger.c.maintenance_id.is_(None), t.ledger.c.at < ended_before)
+            entries += forget_events(self._connection, *is_loose, limit=10 * limit)
+            entries += forget_audit(self._connection, audit_before or ended_before, 10 * limit)
         self._connection.execute(sa.delete(t.delivery).where(t.delivery.c.at < ended_before))
         return Forgotten(maintenances=len(ids), entries=entries)
-
-    def _prune_loose(self, before: datetime, limit: int) -> int:
-        c = t.ledger.c
-        loose = sa.select(c.sequence).where(c.at < before, c.maintenance_id.is_(None)).order_by(c.at, c.sequence)
-        return self._connection.execute(sa.delete(t.ledger).where(c.sequence.in_(loose.limit(limit)))).rowcount
 
     def mend_claims(self, until: datetime, limit: int) -> int:
         m, c = t.maintenance.c, t.claim.c

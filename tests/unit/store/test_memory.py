@@ -16,6 +16,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from forewarn.core.chain import LinkPage
 from forewarn.core.decision import Changes, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.look import Look
@@ -340,6 +341,13 @@ def chosen(reader: Reader, selection: Selection) -> list[list[Any]]:
     return [list(ask(reader, selection)) for ask in (forwards, backwards, newest_first)]
 
 
+def all_links(reader: Reader) -> list[LinkPage]:
+    found = [reader.links(None, 2)]
+    while (after := found[-1].next) is not None:
+        found.append(reader.links(after, 2))
+    return found
+
+
 def told(reader: Reader) -> Mapping[str, object]:
     """Everything that a reader tells."""
     ids = [*reversed(MAINTENANCES), "unknown"]
@@ -366,6 +374,8 @@ def told(reader: Reader) -> Mapping[str, object]:
         "end of the ledger": lambda: [
             [(e.sequence, e) for e in reader.entries(after=after, limit=2, newest=True).items] for after in (0, 1, 4)
         ],
+        "links": lambda: all_links(reader),
+        "nth newest": lambda: [reader.nth_newest_at(actor, n) for actor in ("forewarn", "operator:ann") for n in (1, 2)],
         "excess": lambda: [reader.excess_until(count) for count in (0, 1, 3, 50)],
         "counts": lambda: dict(reader.counts()),
         "next due": lambda: [reader.next_due_at(), reader.next_due_at(iter(["m-1", "m-2"]))],

@@ -1,0 +1,284 @@
+"""Hash chains over the ledger: each entry carries a hash over its content and the hash of the entry before it.
+
+There are two chains. `Chain.AUDIT` holds what operators did and who was refused; it is kept by age alone, so what is
+left of it always ends a sequence without gaps. `Chain.EVENTS` holds what tenants, VMs and the passing of time caused;
+a maintenance is forgotten as a whole, so entries may be missing in the middle. Of each run of forgotten entries the
+last number and its hash are kept, and the chain goes on from there. See `docs/adr/0028-ledger-chain.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from hashlib import sha256
+
+import msgspec
+
+from forewarn.core.model import Entry, EntryKind
+
+__all__ = [
+    "START",
+    "Chain",
+    "ChainReport",
+    "Fault",
+    "Finding",
+    "Head",
+    "Link",
+    "LinkPage",
+    "Verifier",
+    "chain_of",
+    "link",
+]
+
+START = bytes(32)
+"""What the first entry of a chain follows."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_HASH_BYTES = 32
+_FINDINGS_MAX = 100
+_encode = msgspec.json.Encoder().encode
+
+
+class Chain(StrEnum):
+    """Which entries follow each other, and are kept alike."""
+
+    AUDIT = "audit"
+    """What operators did, access and refusals; kept by age alone."""
+    EVENTS = "events"
+    """What tenants, VMs and the passing of time caused; kept by age and by number."""
+
+
+_AUDIT_KINDS = frozenset(
+    {
+        EntryKind.INVENTORY_APPLIED,
+        EntryKind.TOKEN_CREATED,
+        EntryKind.TOKEN_REVOKED,
+        EntryKind.REFUSED,
+        EntryKind.CLOCK_ADVANCED,
+        EntryKind.ROLLOUT,
+        EntryKind.FAULT_INJECTED,
+        EntryKind.FAULT_CLEARED,
+        EntryKind.PRUNED,
+        EntryKind.SUBSCRIPTION,
+    }
+)
+"""Kinds that no tenant and no VM can cause, or whose number is limited elsewhere (`refused_entries_max`)."""
+
+
+def chain_of(entry: Entry) -> Chain:
+    """The chain that an entry belongs to."""
+    if entry.kind in _AUDIT_KINDS or entry.actor.startswith("operator:"):
+        return Chain.AUDIT
+    return Chain.EVENTS
+
+
+def link(previous: bytes, chain: Chain, sequence: int, entry: Entry) -> bytes:
+    """Return the hash of an entry.
+
+    Args:
+        previous: Hash of the entry before it in the same chain; `START` for the first.
+        chain: The chain.
+        sequence: Number of the entry; `Entry.sequence` is ignored, for a new entry has none yet.
+        entry: The content.
+    """
+    content = (
+        chain.value,
+        sequence,
+        (entry.at - _EPOCH) // _MICROSECOND,
+        entry.kind.value,
+        entry.actor,
+        entry.maintenance_id,
+        entry.event_id,
+        entry.audience,
+        entry.vm,
+        entry.source_address,
+        entry.api_version,
+        entry.reason,
+    )
+    return sha256(previous + _encode(content)).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The last entry of a chain at some moment. Noted outside the database, it shows later that nothing was changed.
+
+    Attributes:
+        sequence: Number of the entry; 0 if there was none yet.
+        hash: Of the entry.
+    """
+
+    sequence: int = 0
+    hash: bytes = START
+
+    def __str__(self) -> str:
+        """As it is printed and noted: ``SEQUENCE:HASH``."""
+        return f"{self.sequence}:{self.hash.hex()}"
+
+    @classmethod
+    def parse(cls, text: str) -> Head:
+        """Read what was noted.
+
+        Raises:
+            ValueError: It is not ``SEQUENCE:HASH``.
+        """
+        number, _, digits = text.partition(":")
+        found = cls(sequence=int(number), hash=bytes.fromhex(digits))
+        if found.sequence < 0 or len(found.hash) != _HASH_BYTES:
+            msg = f"{text!r} is not SEQUENCE:HASH"
+            raise ValueError(msg)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One link of a chain, as it is stored.
+
+    Attributes:
+        chain: None where an older version has written the entry, and no newer one has written since.
+        hash: As `chain`.
+        entry: None: the last of a run of entries that retention has forgotten.
+    """
+
+    sequence: int
+    chain: Chain | None
+    hash: bytes | None
+    entry: Entry | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPage:
+    """A part of both chains, in the order of their numbers, in one consistent view.
+
+    Attributes:
+        heads: What the store says each chain ends with.
+        oldest: Number of the oldest entry of each chain that is kept; missing where there is none.
+        sealed_until: Later entries without a hash are an older version's, and will be chained by the next change.
+        next: What to ask for next; None at the end.
+    """
+
+    links: tuple[Link, ...]
+    heads: Mapping[Chain, Head]
+    oldest: Mapping[Chain, int]
+    sealed_until: int
+    next: int | None
+
+
+class Fault(StrEnum):
+    """What is wrong with a chain."""
+
+    BROKEN = "broken"
+    """The entry does not follow from the one before: it was changed or inserted, or one before it was removed."""
+    GAP = "gap"
+    """Entries were removed where retention removes none."""
+    END = "end"
+    """The chain does not end where the store says."""
+    HEAD = "head"
+    """The chain does not contain a head that was noted earlier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something wrong.
+
+    Attributes:
+        sequence: At which entry it was noticed.
+        words: One sentence for a person.
+    """
+
+    chain: Chain
+    sequence: int
+    fault: Fault
+    words: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ChainReport:
+    """What was found in one chain.
+
+    Attributes:
+        entries: How many entries are kept.
+        gaps: How many runs of entries retention has forgotten.
+        head: The last link that was read.
+    """
+
+    entries: int = 0
+    gaps: int = 0
+    head: Head = field(default_factory=Head)
+
+
+class Verifier:
+    """Follows both chains from their beginnings, page by page.
+
+    Args:
+        noted: Heads that were noted earlier.
+
+    Attributes:
+        chains: What was found in each chain.
+        findings: What is wrong, at most a hundred in full.
+        findings_total: How much is wrong.
+    """
+
+    def __init__(self, noted: Mapping[Chain, Iterable[Head]] | None = None) -> None:
+        self.chains = {chain: ChainReport() for chain in Chain}
+        self.findings: list[Finding] = []
+        self.findings_total = 0
+        self._noted = {chain: {head.sequence: head for head in (noted or {}).get(chain, ())} for chain in Chain}
+        self._last: int | None = None
+
+    def take(self, page: LinkPage) -> None:
+        """Follow the next page; the last one also shows whether the end is still there."""
+        for each in page.links:
+            self._follow(each, page)
+        if page.next is None:
+            for chain in Chain:
+                self._end(chain, page.heads.get(chain, Head()))
+
+    def _follow(self, each: Link, page: LinkPage) -> None:
+        if self._last is not None and each.sequence <= self._last:
+            self._find(each.chain or Chain.EVENTS, each.sequence, Fault.BROKEN, "its number is used twice")
+        self._last = each.sequence
+        if each.chain is None or each.hash is None:
+            if each.sequence <= page.sealed_until:
+                self._find(each.chain or Chain.EVENTS, each.sequence, Fault.BROKEN, "it has no hash")
+            return
+        report = self.chains[each.chain]
+        if each.entry is None:
+            report.gaps += 1
+            if each.chain is Chain.AUDIT and each.sequence > page.oldest.get(Chain.AUDIT, each.sequence):
+                words = "entries up to this one are missing, though older ones are kept"
+                self._find(each.chain, each.sequence, Fault.GAP, words)
+        else:
+            report.entries += 1
+            if each.hash != link(report.head.hash, each.chain, each.sequence, each.entry):
+                words = "it does not follow from the entry before it: changed, inserted or moved, or one was removed"
+                self._find(each.chain, each.sequence, Fault.BROKEN, words)
+        self._compare(each.chain, each)
+        report.head = Head(sequence=each.sequence, hash=each.hash)
+
+    def _compare(self, chain: Chain, each: Link) -> None:
+        """See whether a noted head is at its place; what retention has forgotten since cannot be compared."""
+        noted = self._noted[chain]
+        for sequence in [number for number in noted if number <= each.sequence]:
+            head = noted.pop(sequence)
+            if sequence == each.sequence and head.hash != each.hash:
+                self._find(chain, sequence, Fault.HEAD, "its hash is different from the head that was noted")
+            elif sequence != each.sequence and each.entry is not None and sequence:
+                self._find(chain, sequence, Fault.HEAD, "the entry that was noted as the head is missing")
+
+    def _end(self, chain: Chain, head: Head) -> None:
+        report = self.chains[chain]
+        if report.head != head:
+            words = f"the chain ends here, and not at {head.sequence}: entries were removed or added at the end"
+            self._find(chain, report.head.sequence, Fault.END, words)
+        for sequence in sorted(number for number in self._noted[chain] if number):
+            self._find(chain, sequence, Fault.HEAD, "the entry that was noted as the head is missing")
+        self._noted[chain].clear()
+
+    def _find(self, chain: Chain, sequence: int, fault: Fault, words: str) -> None:
+        self.findings_total += 1
+        if len(self.findings) < _FINDINGS_MAX:
+            finding = Finding(chain=chain, sequence=sequence, fault=fault, words=f"entry {sequence} ({chain}): {words}")
+            self.findings.append(finding)

@@ -1,0 +1,198 @@
+"""The hash chains of the ledger in SQL: reading them, adding to them, and forgetting without breaking them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from forewarn.core.chain import Chain, Head, Link, LinkPage, chain_of, link
+from forewarn.core.model import Entry
+from forewarn.store import tables as t
+from forewarn.store.rows import in_pieces, to_row
+
+__all__ = ["HEADS", "Heads", "forget_audit", "forget_events", "linked", "nth_newest_event", "read_links", "seal"]
+
+HEADS = "ledger_heads"
+"""The key in `meta` of what both chains end with."""
+
+_SEAL_PIECE = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class Heads:
+    """What both chains end with.
+
+    Attributes:
+        counter: The store's counter when this was written. Where the counter has gone on, a replica of an older version
+            has written since, which knows of no chains.
+    """
+
+    counter: int = 0
+    of: dict[Chain, Head] = field(default_factory=lambda: {chain: Head() for chain in Chain})
+
+    @classmethod
+    def parse(cls, text: str | None) -> Heads:
+        """Read them; None: there are none yet."""
+        if text is None:
+            return cls()
+        content = json.loads(text)
+        return cls(counter=content["counter"], of={chain: Head.parse(content[chain]) for chain in Chain})
+
+    def text(self, counter: int) -> str:
+        """As they are kept."""
+        return json.dumps({"counter": counter} | {chain.value: str(self.of[chain]) for chain in Chain})
+
+    def append(self, sequence: int, entry: Entry) -> tuple[Chain, bytes]:
+        """Chain a new entry; hands back its chain and its hash."""
+        chain = chain_of(entry)
+        digest = link(self.of[chain].hash, chain, sequence, entry)
+        self.of[chain] = Head(sequence=sequence, hash=digest)
+        return chain, digest
+
+
+def linked(heads: Heads, numbered: Iterable[tuple[int, Entry]]) -> list[dict[str, Any]]:
+    """Rows of new entries."""
+    rows = []
+    for sequence, entry in numbered:
+        chain, digest = heads.append(sequence, entry)
+        rows.append(to_row(entry) | {"sequence": sequence, "chain": chain, "hash": digest})
+    return rows
+
+
+def seal(connection: sa.Connection, heads: Heads) -> None:
+    """Chain what replicas of an older version have written since, in the order of its numbers."""
+    c, after = t.ledger.c, heads.counter
+    update = sa.update(t.ledger).where(c.sequence == sa.bindparam("the_sequence"))
+    update = update.values(chain=sa.bindparam("the_chain"), hash=sa.bindparam("the_hash"))
+    while True:
+        query = sa.select(*t.ENTRY_COLUMNS).where(c.sequence > after, c.hash.is_(None)).order_by(c.sequence)
+        entries = [Entry(**row) for row in connection.execute(query.limit(_SEAL_PIECE)).mappings()]
+        if not entries:
+            return
+        after = entries[-1].sequence
+        rows = []
+        for entry in entries:
+            chain, digest = heads.append(entry.sequence, entry)
+            rows.append({"the_sequence": entry.sequence, "the_chain": chain, "the_hash": digest})
+        connection.execute(update, rows)
+
+
+# Reading
+
+
+def read_links(connection: sa.Connection, after: int | None, limit: int) -> LinkPage:
+    """At most `limit` links with larger numbers, in order; None: from the beginning."""
+    links = sorted([*_kept(connection, after, limit + 1), *_forgotten(connection, after, limit + 1)], key=_number)
+    meta = sa.select(t.meta.c.value).where(t.meta.c.key == HEADS)
+    heads = Heads.parse(connection.execute(meta).scalar())
+    oldest = connection.execute(sa.select(sa.func.min(t.ledger.c.sequence)).where(t.IS_AUDIT)).scalar()
+    return LinkPage(
+        links=tuple(links[:limit]),
+        heads=heads.of,
+        oldest={} if oldest is None else {Chain.AUDIT: oldest},
+        sealed_until=heads.counter,
+        next=links[limit - 1].sequence if len(links) > limit else None,
+    )
+
+
+def _number(each: Link) -> int:
+    return each.sequence
+
+
+def _kept(connection: sa.Connection, after: int | None, limit: int) -> Iterator[Link]:
+    c = t.ledger.c
+    query = sa.select(*t.ENTRY_COLUMNS, c.chain, c.hash).order_by(c.sequence).limit(limit)
+    query = query if after is None else query.where(c.sequence > after)
+    for row in connection.execute(query).mappings():
+        values = dict(row)
+        chain, digest = values.pop("chain"), values.pop("hash")
+        yield Link(sequence=values["sequence"], chain=chain, hash=digest, entry=Entry(**values))
+
+
+def _forgotten(connection: sa.Connection, after: int | None, limit: int) -> Iterator[Link]:
+    c = t.ledger_forgotten.c
+    for chain in Chain:
+        query = sa.select(c.sequence, c.hash).where(c.chain == chain).order_by(c.sequence)
+        query = query if after is None else query.where(c.sequence > after)
+        for row in connection.execute(query.limit(limit)):
+            yield Link(sequence=row.sequence, chain=chain, hash=row.hash, entry=None)
+
+
+def nth_newest_event(connection: sa.Connection, count: int) -> datetime | None:
+    """The moment of the `count`-th entry of `Chain.EVENTS` from the end.
+
+    Going back over that many rows of the ledger is quick, for it takes the index alone, and so is counting the few of
+    the other chain among them. What these take away is added, until it is enough.
+    """
+    column = t.ledger.c.sequence
+    audit = -1
+    found = 0
+    while audit < found:
+        audit = found
+        query = sa.select(column).order_by(column.desc()).offset(count - 1 + audit).limit(1)
+        candidate = connection.execute(query).scalar()
+        if candidate is None:
+            return None
+        newer = sa.select(sa.func.count()).select_from(t.ledger).where(t.IS_AUDIT, column >= candidate)
+        found = connection.execute(newer).scalar_one()
+    return connection.execute(sa.select(t.ledger.c.at).where(column == candidate)).scalar()
+
+
+# Forgetting
+
+
+def forget_events(connection: sa.Connection, *terms: sa.ColumnElement[bool], limit: int | None = None) -> int:
+    """Forget entries of `Chain.EVENTS`, the oldest first, and keep what the chain needs; hands back how many."""
+    c = t.ledger.c
+    query = sa.select(c.sequence, c.hash).where(c.chain == Chain.EVENTS, *terms)
+    if limit is not None:
+        query = query.order_by(c.at, c.sequence).limit(limit)
+    rows = connection.execute(query).all()
+    _drop(connection, rows)
+    if rows:
+        content = [{"chain": Chain.EVENTS, "sequence": row.sequence, "hash": row.hash} for row in rows]
+        connection.execute(sa.insert(t.ledger_forgotten), content)
+    for piece in in_pieces(sorted(row.sequence for row in rows)):
+        _join_runs(connection, piece)
+    return len(rows)
+
+
+def _join_runs(connection: sa.Connection, numbers: Sequence[int]) -> None:
+    """Of each run keep the last: what is forgotten right before one of those is needed no more."""
+    this, before, kept = t.ledger_forgotten.alias("this"), t.ledger_forgotten.alias("before"), t.ledger.c
+    newest = sa.select(before.c.sequence).where(before.c.chain == this.c.chain, before.c.sequence < this.c.sequence)
+    newest = newest.order_by(before.c.sequence.desc()).limit(1)
+    is_asked = (this.c.chain == Chain.EVENTS) & this.c.sequence.in_(numbers)
+    pair = sa.select(this.c.sequence, newest.scalar_subquery().label("previous")).where(is_asked).subquery()
+    is_between = (kept.sequence > pair.c.previous) & (kept.sequence < pair.c.sequence) & (kept.chain == Chain.EVENTS)
+    query = sa.select(pair.c.previous).where(pair.c.previous.is_not(None), ~sa.exists().where(is_between))
+    found = connection.execute(query).scalars().all()
+    for piece in in_pieces(found):
+        c = t.ledger_forgotten.c
+        connection.execute(sa.delete(t.ledger_forgotten).where(c.chain == Chain.EVENTS, c.sequence.in_(piece)))
+
+
+def forget_audit(connection: sa.Connection, before: datetime, limit: int) -> int:
+    """Forget the oldest entries of `Chain.AUDIT`, up to the first that is not older than that; hands back how many."""
+    c, f = t.ledger.c, t.ledger_forgotten.c
+    first_kept = sa.select(c.sequence).where(t.IS_AUDIT, c.at >= before).order_by(c.sequence).limit(1)
+    end = connection.execute(first_kept).scalar()
+    query = sa.select(c.sequence, c.hash).where(t.IS_AUDIT).order_by(c.sequence).limit(limit)
+    rows = connection.execute(query if end is None else query.where(c.sequence < end)).all()
+    if not rows:
+        return 0
+    _drop(connection, rows)
+    connection.execute(sa.delete(t.ledger_forgotten).where(f.chain == Chain.AUDIT, f.sequence < rows[-1].sequence))
+    anchor = {"chain": Chain.AUDIT, "sequence": rows[-1].sequence, "hash": rows[-1].hash}
+    connection.execute(sa.insert(t.ledger_forgotten), [anchor])
+    return len(rows)
+
+
+def _drop(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> None:
+    for piece in in_pieces(row.sequence for row in rows):
+        connection.execute(sa.delete(t.ledger).where(t.ledger.c.sequence.in_(piece)))
