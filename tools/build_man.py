@@ -34,8 +34,13 @@ def pages() -> dict[str, str]:
     """The text of each page, by the name of its file."""
     made = {"forewarn.1": _front(), "forewarn.toml.5": _settings()}
     for noun, command in nouns():
-        made[f"forewarn-{noun}.1"] = _of_noun(noun, command)
+        made[f"{_page(noun)}.1"] = _of_noun(noun, command)
     return made
+
+
+def _page(noun: str) -> str:
+    """The name of a command's page; it may have two words."""
+    return f"forewarn-{noun.replace(' ', '-')}"
 
 
 def roff(text: str) -> str:
@@ -56,15 +61,15 @@ def _front() -> str:
     )
     text += ".SH COMMANDS\n"
     for noun, command in nouns():
-        text += f".TP\n.BR forewarn\\-{roff(noun)} (1)\n{roff(_first(command.help))}\n"
+        text += f".TP\n.BR {roff(_page(noun))} (1)\n{roff(_first(command.help))}\n"
     text += ".SH EXIT STATUS\n" + "".join(f".TP\n.B {status}\n{roff(what)}\n" for status, what in EXIT_STATUSES)
     text += ".SH ENVIRONMENT\n" + "".join(f".TP\n.B {name}\n{roff(what)}\n" for name, what, _ in variables())
     text += ".SH FILES\n" + "".join(f".TP\n.I {roff(name)}\n{roff(what)}\n" for name, what in FILES)
-    return text + _see("forewarn.toml (5)", *(f"forewarn-{noun} (1)" for noun, _ in nouns()))
+    return text + _see("forewarn.toml (5)", *(f"{_page(noun)} (1)" for noun, _ in nouns()))
 
 
 def _of_noun(noun: str, command: Any) -> str:  # noqa: ANN401 - Typer's command
-    text = _head(f"forewarn-{noun}", 1, _first(command.help))
+    text = _head(_page(noun), 1, _first(command.help))
     found = list(leaves(command, ("forewarn", noun)))
     text += ".SH SYNOPSIS\n" + ".br\n".join(_synopsis(words, leaf) for words, leaf in found)
     if len(found) == 1 and found[0][1] is command:

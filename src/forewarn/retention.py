@@ -30,7 +30,9 @@ class RetentionCommands(Committer):
     ) -> Forgotten:
         """Forget what is older than it is kept for, and the oldest where the ledger is too long.
 
-        Audit entries are forgotten by age alone: after `audit`, or after `history` if that is None. Goes in small steps, between which other commands have their turn. At last one entry of the ledger tells how
+        Audit entries are forgotten by age alone: after `audit`, or after `history` if that is None.
+
+        Goes in small steps, between which other commands have their turn. At last one entry of the ledger tells how
         much was forgotten, if it was any.
         """
         if self.clock_guard.jump is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,15 +31,15 @@ OPERATOR, TENANT = "operator:ann", "tenant:red"
 
 
 def note(number: int, actor: str = TENANT, kind: EntryKind = K.SCHEDULED, **about: str) -> Entry:
-    return Entry(kind=kind, at=NOW + minutes(number), actor=actor, reason=f"reason {number}", **about)
+    return Entry(kind=kind, at=NOW + minutes(number), actor=actor, reason=f"reason {number}", **about)  # type: ignore[arg-type] # names of fields that are text
 
 
-def verified(reader: Reader, piece: int = 3, **noted: Sequence[Head]) -> Verifier:
+def verified(reader: Reader, **noted: Sequence[Head]) -> Verifier:
     verifier = Verifier({Chain(name): heads for name, heads in noted.items()})
-    page = reader.links(None, piece)
+    page = reader.links(None, 3)
     verifier.take(page)
     while page.next is not None:
-        page = reader.links(page.next, piece)
+        page = reader.links(page.next, 3)
         verifier.take(page)
     return verifier
 
@@ -167,7 +168,7 @@ class Tampered:
     def run(self, *statements: str) -> Verifier:
         with self._store.write() as tx:
             for statement in statements:
-                tx._connection.exec_driver_sql(statement)  # noqa: SLF001 - as somebody with the password would
+                tx._connection.exec_driver_sql(statement)
         return verify(self._store)
 
 
@@ -215,7 +216,7 @@ def test_an_audit_entry_that_is_removed_as_retention_removes_others_is_found(tam
 def test_an_inserted_entry_without_a_hash_is_found(tampered: Tampered, number: int) -> None:
     columns = "sequence, at, kind, actor"
     values = f"SELECT {number}, at, kind, actor FROM ledger WHERE sequence = 6"  # noqa: S608 - a test
-    (finding,) = tampered.run(f"INSERT INTO ledger ({columns}) {values}").findings  # noqa: S608 - a test
+    (finding,) = tampered.run(f"INSERT INTO ledger ({columns}) {values}").findings
     assert (finding.sequence, finding.words) == (number, f"entry {number} (events): it has no hash")
 
 
@@ -232,7 +233,7 @@ def test_who_rewrites_the_chain_to_its_end_is_found_by_a_head_noted_elsewhere(
 def rewrite(store: SqlStore) -> None:
     """As somebody who knows how it is done can do."""
     with store.write() as tx:
-        connection = tx._connection  # noqa: SLF001 - as above
+        connection = tx._connection
         connection.execute(sa.update(t.ledger).values(hash=None))
         connection.execute(sa.delete(t.meta).where(t.meta.c.key == "ledger_heads"))
     save(store, note(99))
@@ -264,7 +265,7 @@ def test_no_tampering_goes_unnoticed(works: list[tuple[str, int, str]]) -> None:
 
 def contents(store: SqlStore) -> list[tuple[object, ...]]:
     with store.read() as reader:
-        return [tuple(row) for row in reader._connection.execute(sa.select(t.ledger).order_by(t.ledger.c.sequence))]  # noqa: SLF001 - a test
+        return [tuple(row) for row in reader._connection.execute(sa.select(t.ledger).order_by(t.ledger.c.sequence))]
 
 
 def said(what: str, spot: int, more: str) -> list[str]:
@@ -279,7 +280,7 @@ def said(what: str, spot: int, more: str) -> list[str]:
         case "insert":
             shown = ", ".join(column.name for column in t.ledger.columns if column.name != "sequence")
             select = f"SELECT {100 + spot}, {shown} FROM ledger WHERE sequence = {spot}"  # noqa: S608 - a test
-            return [f"INSERT OR IGNORE INTO ledger (sequence, {shown}) {select}"]  # noqa: S608 - a test
+            return [f"INSERT OR IGNORE INTO ledger (sequence, {shown}) {select}"]
         case _:
             moves = [(spot, 1000 + spot), (int(more), spot), (1000 + spot, int(more))]
             return [f"UPDATE OR IGNORE ledger SET sequence = {new} WHERE sequence = {old}" for old, new in moves]  # noqa: S608 - a test
@@ -291,7 +292,7 @@ def said(what: str, spot: int, more: str) -> list[str]:
 def test_what_a_replica_of_an_older_version_has_written_is_chained_by_the_next_change(sql_store: SqlStore) -> None:
     save(sql_store, note(1))
     with sql_store.write() as tx:
-        connection = tx._connection  # noqa: SLF001 - as an older version does
+        connection = tx._connection
         row = {"at": NOW, "kind": K.SCHEDULED, "actor": OPERATOR}
         connection.execute(sa.insert(t.ledger), [row | {"sequence": 2}, row | {"sequence": 3, "actor": TENANT}])
         connection.execute(sa.update(t.meta).where(t.meta.c.key == "sequence").values(value="3"))
@@ -325,21 +326,19 @@ def test_migrating_chains_what_is_there(shared_database: Database) -> None:
 def test_replicas_on_postgresql_write_one_chain(server: PostgreSql) -> None:
     with server.database() as made:
         replicas = [made.open(busy_timeout_ms=10_000) for _ in range(3)]
-        run_all([lambda s=s: [save(s, note(n, OPERATOR if n % 2 else TENANT)) for n in range(20)] for s in replicas])
+
+        def write(replica: Store) -> None:
+            for number in range(20):
+                save(replica, note(number, OPERATOR if number % 2 else TENANT))
+
+        with ThreadPoolExecutor(len(replicas)) as pool:
+            for done in [pool.submit(write, replica) for replica in replicas]:
+                done.result()
         found = verify(replicas[0])
         assert found.findings == []
         assert {report.entries for report in found.chains.values()} == {30}
         for replica in replicas:
             replica.close()
-
-
-def run_all(works: Sequence[Callable[[], object]]) -> None:
-    """Side by side, each on a thread."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(len(works)) as pool:
-        for done in [pool.submit(work) for work in works]:
-            done.result()
 
 
 def test_a_database_file_keeps_its_chains_over_a_restart(tmp_path: Path) -> None:

@@ -60,6 +60,11 @@ def complete(root: Any, words: Sequence[str]) -> Offer:  # noqa: ANN401 - Typer'
     context = root.context_class(root, info_name="forewarn")
     while before and hasattr(context.command, "commands"):
         name = before.pop(0)
+        verbs = _verbs_of(context, name)
+        if before and before[0] in verbs:
+            name = f"{name} {before.pop(0)}"
+        elif verbs and not before and not incomplete.startswith("-"):
+            return Offer(words=tuple(item for item in verbs.items() if item[0].startswith(incomplete)))
         command = context.command.get_command(context, name)
         if command is not None:
             context = command.context_class(command, info_name=name, parent=context)
@@ -68,6 +73,13 @@ def complete(root: Any, words: Sequence[str]) -> Offer:  # noqa: ANN401 - Typer'
     if hasattr(context.command, "commands"):
         return _of_group(context, incomplete)
     return _of_command(_read(context, before), incomplete)
+
+
+def _verbs_of(context: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - Typer's own
+    """Second words of commands whose first word alone is a command too, each with its summary."""
+    children = context.command.commands
+    found = {each.partition(" ")[2]: child for each, child in children.items() if each.startswith(f"{name} ")}
+    return {verb: child.get_short_help_str(80) for verb, child in found.items()}
 
 
 def _joined(words: Sequence[str]) -> list[str]:
@@ -84,7 +96,7 @@ def _of_group(context: Any, incomplete: str) -> Offer:  # noqa: ANN401 - Typer's
         words=tuple(
             (name, child.get_short_help_str(80))
             for name, child in children
-            if name.startswith(incomplete) and not child.hidden
+            if name.startswith(incomplete) and " " not in name and not child.hidden
         )
     )
 

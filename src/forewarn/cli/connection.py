@@ -188,6 +188,24 @@ class Connection:
         except httpx.HTTPError as error:
             self._unreachable(error)
 
+    def lines(self, path: str, **params: object) -> Iterator[Any]:
+        """The lines of a long answer as they come, each of them JSON.
+
+        Raises:
+            ServerUnreachable: The service does not answer, or stops in the middle.
+        """
+        import httpx
+
+        said: dict[str, Any] = _said(params)
+        try:
+            with self._opened().stream("GET", path, params=said) as response:
+                if not response.is_success:
+                    response.read()
+                    self._fail(response)
+                yield from map(json.loads, response.iter_lines())
+        except httpx.HTTPError as error:
+            self._unreachable(error)
+
     # The stream
 
     def watch(

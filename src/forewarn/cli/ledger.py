@@ -13,6 +13,7 @@ from forewarn.cli.connection import Connection
 from forewarn.cli.names import maintenance_ids
 from forewarn.cli.output import Output, format_moment
 from forewarn.cli.times import split_names
+from forewarn.cli.verification import add_verification
 from forewarn.core.model import EntryKind
 
 __all__ = ["add_ledger", "entry_line"]
@@ -22,7 +23,7 @@ _KIND_WIDTH = max(len(kind) for kind in EntryKind)
 
 
 def add_ledger(app: typer.Typer) -> None:
-    """Add the command `ledger`."""
+    """Add the command `ledger`, and those below it."""
 
     @command(
         app,
@@ -80,6 +81,8 @@ def add_ledger(app: typer.Typer) -> None:
             print_items(entries, output)
         else:
             _print(output, entries, is_all=not (choice.is_said or kinds or maintenance))
+
+    add_verification(app)
 
 
 def _kinds(given: list[str] | None) -> list[str]:

@@ -54,7 +54,14 @@ class _InOrder(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - Typer's context
         """The names, in order."""
-        return sorted(super().list_commands(ctx), key=_NOUNS.index)
+        return sorted(super().list_commands(ctx), key=lambda name: _NOUNS.index(name.partition(" ")[0]))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - Typer's
+        """A command may have two words, of which the first alone is a command too: ``ledger`` and ``ledger verify``."""
+        words = " ".join(args[:_NOUN_AND_MORE])
+        if words in self.commands:
+            args = [words, *args[_NOUN_AND_MORE:]]
+        return super().resolve_command(ctx, args)
 
 
 _ADDERS = (

@@ -49,6 +49,8 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "GET /v1/events": _TENANT_READS,
     "POST /v1/events/approve": _TENANT,
     "GET /v1/ledger": _TENANT_READS,
+    "GET /v1/ledger/head": _READS,
+    "GET /v1/ledger/verify": _READS,
     "GET /v1/watch": _TENANT_READS,
     "GET /v1/requests": _TENANT_READS,
     # VMs

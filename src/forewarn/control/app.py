@@ -32,6 +32,7 @@ from forewarn.control import (
     rollout,
     subscription,
     token,
+    verification,
     vm,
 )
 from forewarn.control.access import check_routes
@@ -58,6 +59,7 @@ _ROUTERS = (
     host,
     inventory,
     ledger,
+    verification,
     subscription,
     clock,
     fault,

@@ -73,6 +73,7 @@ class Context:
         session_lifetime: Of a log-in to the dashboard.
         removals: How much an inventory may remove without confirmation.
         is_stopping: Set when the service stops; streams end.
+        verifying: Held while the ledger is verified, which is done once at a time.
         changed: Set, and replaced, at each change of the ledger: a hint for streams.
         entries: New ledger entries, read once for all streams.
         parser: Reads inventories.
@@ -105,6 +106,7 @@ class Context:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     entries: EntryBroadcast = field(init=False)
     parser: InventoryParser = field(default_factory=InventoryParser)
+    verifying: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         """Make the parts that follow from the others."""

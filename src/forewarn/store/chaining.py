@@ -130,17 +130,17 @@ def nth_newest_event(connection: sa.Connection, count: int) -> datetime | None:
     the other chain among them. What these take away is added, until it is enough.
     """
     column = t.ledger.c.sequence
-    audit = -1
-    found = 0
-    while audit < found:
-        audit = found
+    audit = 0
+    while True:
         query = sa.select(column).order_by(column.desc()).offset(count - 1 + audit).limit(1)
         candidate = connection.execute(query).scalar()
         if candidate is None:
             return None
         newer = sa.select(sa.func.count()).select_from(t.ledger).where(t.IS_AUDIT, column >= candidate)
         found = connection.execute(newer).scalar_one()
-    return connection.execute(sa.select(t.ledger.c.at).where(column == candidate)).scalar()
+        if found == audit:
+            return connection.execute(sa.select(t.ledger.c.at).where(column == candidate)).scalar()
+        audit = found
 
 
 # Forgetting
@@ -193,6 +193,6 @@ def forget_audit(connection: sa.Connection, before: datetime, limit: int) -> int
     return len(rows)
 
 
-def _drop(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> None:
+def _drop(connection: sa.Connection, rows: Sequence[sa.Row[Any, Any]]) -> None:
     for piece in in_pieces(row.sequence for row in rows):
         connection.execute(sa.delete(t.ledger).where(t.ledger.c.sequence.in_(piece)))

@@ -85,7 +85,8 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
     def _read_counter(self) -> int:
         """Read it once in a transaction, and with it what the hash chains end with."""
         if self._counter is None:
-            query = sa.select(t.meta.c.key, t.meta.c.value).where(t.meta.c.key.in_([_COUNTER, HEADS])).with_for_update()
+            c = t.meta.c
+            query = sa.select(c.key, c.value).where((c.key == _COUNTER) | (c.key == HEADS)).with_for_update()
             found = {row.key: row.value for row in self._connection.execute(query)}
             self._counter = int(found.get(_COUNTER) or 0)
             self._heads = Heads.parse(found.get(HEADS))

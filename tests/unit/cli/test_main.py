@@ -27,6 +27,8 @@ VERBS = {
     "rollout": "start list show pause resume abort",
     "event": "list approve",
     "ledger": "",
+    "ledger verify": "",
+    "ledger head": "",
     "dashboard": "",
     "subscription": "create list show delete pause resume rotate-secret test deliveries redeliver",
     "clock": "show confirm advance",

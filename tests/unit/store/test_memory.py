@@ -375,7 +375,7 @@ def told(reader: Reader) -> Mapping[str, object]:
             [(e.sequence, e) for e in reader.entries(after=after, limit=2, newest=True).items] for after in (0, 1, 4)
         ],
         "links": lambda: all_links(reader),
-        "nth newest": lambda: [reader.nth_newest_at(actor, n) for actor in ("forewarn", "operator:ann") for n in (1, 2)],
+        "nth newest": lambda: [reader.nth_newest_at(who, n) for who in ("forewarn", "operator:ann") for n in (1, 2)],
         "excess": lambda: [reader.excess_until(count) for count in (0, 1, 3, 50)],
         "counts": lambda: dict(reader.counts()),
         "next due": lambda: [reader.next_due_at(), reader.next_due_at(iter(["m-1", "m-2"]))],

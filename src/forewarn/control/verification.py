@@ -1,0 +1,81 @@
+"""`/v1/ledger/verify` and `/v1/ledger/head`: whether anybody has tampered with the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+
+from forewarn.control.context import Context, ContextOf
+from forewarn.core.chain import Chain, Head, Verifier
+from forewarn.errors import LimitExceeded
+from forewarn.store.contract import Reader
+from forewarn.wire.verification import HeadsOut, VerificationOut, parse_noted
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/ledger", tags=["ledger"])
+
+_PIECE = 500
+"""Links in one read: some milliseconds on the reader's thread."""
+
+_TOLD_EVERY = 20
+_HEADS_MAX = 1000
+_BUSY_S = 60
+
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+        "description": "Lines of JSON: `progress` now and then, at last one `result`.",
+    }
+}
+
+
+@router.get("/head")
+async def show_heads(context: ContextOf) -> HeadsOut:
+    """What both hash chains end with. Note it outside this service, and compare it later."""
+
+    def read(reader: Reader) -> HeadsOut:
+        return HeadsOut.of(reader.links(reader.position(), 1).heads)
+
+    return await context.engine.read(read)
+
+
+@router.get("/verify", response_class=StreamingResponse, responses=_STREAM)
+async def verify(
+    context: ContextOf,
+    head: Annotated[
+        list[str] | None, Query(max_length=_HEADS_MAX, description="A head noted earlier; repeatable.")
+    ] = None,
+) -> StreamingResponse:
+    """Follow both hash chains from the beginning, piece by piece; one at a time."""
+    noted = parse_noted(head or [])
+    if context.verifying.locked():
+        msg = "the ledger is being verified already: try again later"
+        raise LimitExceeded(msg, retry_after_s=_BUSY_S)
+    headers = {"cache-control": "no-store"}
+    return StreamingResponse(_lines(context, noted), media_type="application/x-ndjson", headers=headers)
+
+
+async def _lines(context: Context, noted: dict[Chain, list[Head]]) -> AsyncIterator[str]:
+    verifier = Verifier(noted)
+    after: int | None = None
+    pieces = 0
+    yield '{"progress":0}\n'
+    async with context.verifying:
+        while not context.is_stopping.is_set():
+
+            def take(reader: Reader, after: int | None = after) -> int | None:
+                page = reader.links(after, _PIECE)
+                verifier.take(page)
+                return page.next
+
+            after = await context.engine.read(take)
+            if after is None:
+                yield f'{{"result":{VerificationOut.of(verifier).model_dump_json()}}}\n'
+                return
+            pieces += 1
+            if pieces % _TOLD_EVERY == 0:
+                yield f'{{"progress":{after}}}\n'
