@@ -37,6 +37,8 @@ EXPECTED = {
     "GET /v1/events": "otr",
     "POST /v1/events/approve": "ot",
     "GET /v1/ledger": "otr",
+    "GET /v1/ledger/head": "or",
+    "GET /v1/ledger/verify": "or",
     "GET /v1/watch": "otr",
     "GET /v1/requests": "otr",
     "GET /v1/vms": "otr",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,7 @@ def test_the_commands_ask_the_service(
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Iterator[Path]:
+def file(tmp_path: Path) -> Path:
     path = tmp_path / "forewarn.db"
     with closing(SqlStore(f"sqlite:///{path}")) as store:
         for number in range(1, 10):
