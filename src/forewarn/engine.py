@@ -37,7 +37,7 @@ from forewarn.core.inventory import (
 from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.request import Request
 from forewarn.deadlines import DeadlineCommands
-from forewarn.errors import Conflict, NotFound, StoreUnavailable, LimitExceeded
+from forewarn.errors import Conflict, LimitExceeded, NotFound, StoreUnavailable
 from forewarn.fairness import FairBatcher, Room
 from forewarn.identity import InventoryIndex
 from forewarn.injection import FaultCommands

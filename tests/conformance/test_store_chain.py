@@ -75,6 +75,9 @@ def test_entries_of_operators_and_of_tenants_are_in_chains_apart(store: Store) -
         (K.APPROVED, "vm:db", Chain.EVENTS),
         (K.ENABLED, "vm:db", Chain.EVENTS),
         (K.COMPLETED, "actuator", Chain.EVENTS),
+        (K.CLOCK_JUMPED, "forewarn", Chain.AUDIT),
+        (K.INVENTORY_APPLIED, "host:host-1", Chain.EVENTS),
+        (K.REFUSED, "host:host-1", Chain.AUDIT),
     ],
 )
 def test_what_a_tenant_can_cause_without_a_limit_is_no_audit_entry(kind: EntryKind, actor: str, chain: Chain) -> None:
@@ -313,7 +316,7 @@ def test_migrating_chains_what_is_there(shared_database: Database) -> None:
     config.set_main_option("script_location", str(MIGRATIONS))
     with shared_database.engine().begin() as connection:
         config.attributes["connection"] = connection
-        command.downgrade(config, "0007")
+        command.downgrade(config, "0009")
         upgrade(connection)
     store = shared_database.open()
     found = verify(store)

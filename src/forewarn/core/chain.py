@@ -58,6 +58,8 @@ _AUDIT_KINDS = frozenset(
         EntryKind.TOKEN_REVOKED,
         EntryKind.REFUSED,
         EntryKind.CLOCK_ADVANCED,
+        EntryKind.CLOCK_JUMPED,
+        EntryKind.CLOCK_CONFIRMED,
         EntryKind.ROLLOUT,
         EntryKind.FAULT_INJECTED,
         EntryKind.FAULT_CLEARED,
@@ -70,9 +72,11 @@ _AUDIT_KINDS = frozenset(
 
 def chain_of(entry: Entry) -> Chain:
     """The chain that an entry belongs to."""
-    if entry.kind in _AUDIT_KINDS or entry.actor.startswith("operator:"):
+    if entry.kind is EntryKind.REFUSED or entry.actor.startswith("operator:"):
         return Chain.AUDIT
-    return Chain.EVENTS
+    # A host declares its own VMs as often as it likes, so what it causes is not kept by age alone.
+    is_ours = entry.kind in _AUDIT_KINDS and not entry.actor.startswith("host:")
+    return Chain.AUDIT if is_ours else Chain.EVENTS
 
 
 def link(previous: bytes, chain: Chain, sequence: int, entry: Entry) -> bytes:

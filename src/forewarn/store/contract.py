@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from forewarn.core.access import Owned, Revocation, Token
-from forewarn.core.clock_jump import Jump
 from forewarn.core.chain import LinkPage
+from forewarn.core.clock_jump import Jump
 from forewarn.core.decision import Changes, Document, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (

@@ -13,8 +13,8 @@ from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 from forewarn.core.access import Owned, Token
-from forewarn.core.clock_jump import Jump
 from forewarn.core.chain import Chain, Link, LinkPage
+from forewarn.core.clock_jump import Jump
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (

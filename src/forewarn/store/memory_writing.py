@@ -14,8 +14,8 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from forewarn.core.access import Revocation, Token
-from forewarn.core.clock_jump import Jump
 from forewarn.core.chain import Chain, Head, Link, chain_of, link
+from forewarn.core.clock_jump import Jump
 from forewarn.core.decision import Changes, State
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (

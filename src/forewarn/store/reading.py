@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from forewarn.core.access import Owned, Role, Token
-from forewarn.core.clock_jump import Jump
 from forewarn.core.chain import LinkPage
+from forewarn.core.clock_jump import Jump
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -28,9 +28,9 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.store import tables as t
+from forewarn.store.chaining import nth_newest_event, read_links
 from forewarn.store.contract import HOST_PREFIX, INVENTORY, News, Outcome, Page, StoredRollout
 from forewarn.store.jump import CLOCK_JUMP, decode_jump
-from forewarn.store.chaining import nth_newest_event, read_links
 from forewarn.store.notifying import SqlNotifyingReader
 from forewarn.store.owning import owned_entries, owned_events, owned_maintenances, owned_vms
 from forewarn.store.rows import from_rows, in_pieces

@@ -24,9 +24,9 @@ from forewarn.core.model import (
 )
 from forewarn.errors import StoreUnavailable
 from forewarn.store import tables as t
+from forewarn.store.chaining import HEADS, Heads, forget_audit, forget_events, linked, seal
 from forewarn.store.contract import INVENTORY, Forgotten, Outcome, StoredRollout, marks_of
 from forewarn.store.jump import CLOCK_JUMP, encode_jump
-from forewarn.store.chaining import HEADS, Heads, forget_audit, forget_events, linked, seal
 from forewarn.store.notifying import SqlNotifyingTransaction
 from forewarn.store.reading import SqlReader
 from forewarn.store.rows import claim_rows, in_pieces, to_row

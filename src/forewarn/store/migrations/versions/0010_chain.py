@@ -2,7 +2,7 @@
 
 Code before this writes entries without a chain and a hash. The next change by newer code chains them; see `chaining`.
 
-Revision: 0008.
+Revision: 0010.
 """
 
 import json
@@ -16,8 +16,8 @@ from alembic import op
 from forewarn.core.chain import Chain, Head, chain_of, link
 from forewarn.core.model import Entry, EntryKind
 
-revision = "0008"
-down_revision = "0007"
+revision = "0010"
+down_revision = "0009"
 
 _PIECE = 5000
 _TOLD_EVERY = 100_000
