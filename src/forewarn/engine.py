@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from forewarn.commit import Key, inline, recall, traced
 from forewarn.core import ending, host_failure, moving, planning, service, settlement
 from forewarn.core.access import Owned
+from forewarn.core.announcement import is_announcing, is_warned, makes_event
 from forewarn.core.approval import Approval, Approver, approve
 from forewarn.core.causes import CAUSES
 from forewarn.core.clock_jump import Jump
@@ -34,8 +35,9 @@ from forewarn.core.inventory import (
     only_changes,
     with_host,
 )
-from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
+from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine, audience_key
 from forewarn.core.request import Request
+from forewarn.core.warning import unwarned_vms
 from forewarn.deadlines import DeadlineCommands
 from forewarn.errors import Conflict, LimitExceeded, NotFound, StoreUnavailable
 from forewarn.fairness import FairBatcher, Room
@@ -79,8 +81,25 @@ Wish = tuple[tuple[str, ...], Approver, Origin | None]
 """The events that somebody approves, and where that was asked for."""
 
 
-Rehearsed = tuple[Maintenance, tuple[Event, ...]]
-"""A maintenance that would be made, with its events."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """A maintenance that would be made.
+
+    Attributes:
+        maintenance: As it would stand; its id means nothing.
+        events: What its VMs would be shown.
+        unwarned_vms: Those that it would hit without a warning (R70c).
+    """
+
+    maintenance: Maintenance
+    events: tuple[Event, ...]
+    unwarned_vms: tuple[str, ...]
+
+
+def _rehearsed(draft: Draft, maintenance_id: str) -> Rehearsed:
+    m, events = draft.maintenances[maintenance_id], tuple(draft.events_of(maintenance_id))
+    found = unwarned_vms(m, events, lambda name: is_warned(draft, m.cause, draft.vms[name]))
+    return Rehearsed(maintenance=m, events=events, unwarned_vms=found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +231,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             draft = self._draft(tx.load_request(request.hosts, request.vms), tx, actor)
             made = planning.plan(draft, request)
             settlement.settle(draft)
-            raise _Undone([(draft.maintenances[m.id], tuple(draft.events_of(m.id))) for m in made])
+            raise _Undone([_rehearsed(draft, m.id) for m in made])
 
         def work() -> list[Rehearsed]:
             try:
@@ -225,6 +244,14 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             result: list[Rehearsed] = await self._write(work)
             return result
 
+    def would_warn(self, cause: str, vm: str) -> bool:
+        """Whether an operation of that cause on that VM would show an event now, as far as is known here (R70c)."""
+        found = self.identity.declared(vm)
+        if found is None:
+            return False
+        audience = self.feed.audience(audience_key(*found))
+        return is_announcing(audience, self.clock.now(), self.rules.announce_delay) and makes_event(cause, *found)
+
     def _bent(self, request: Request) -> Request:
         """The request as a fault has it: with less notice than is promised (A21, R90)."""
         cause = CAUSES.get(request.cause)
@@ -235,7 +262,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         if fault is None:
             return request
         reason = request.force_reason or f"fault {fault.kind.name}"
-        return replace(request, notice=fault.delay, not_before=None, force_reason=reason)
+        return replace(request, notice=fault.delay, not_before=None, is_now=False, force_reason=reason)
 
     @traced
     async def cancel(
@@ -587,7 +614,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         """The first valid GET of an audience enables the service for it (R67); repeating it changes nothing."""
 
         def load(tx: Transaction) -> State:
-            return tx.load_audiences([key])
+            return tx.load_audiences([key], with_waiting=True)
 
         def decide(draft: Draft) -> None:
             service.enable(draft, draft.audiences.get(key) or Audience(key=key, scope=scope))

@@ -206,6 +206,12 @@ class Feed:
         channel = self._channels.get(key)
         return None if channel is None else channel.asked_at
 
+    def audience(self, key: str) -> Audience | None:
+        """That audience as it was shown last, for any thread; None where it was shown nothing yet."""
+        channel = self._channels.get(key)
+        document = None if channel is None else channel.document
+        return None if document is None else document.audience
+
     @property
     def enabled_count(self) -> int:
         """How many audiences are enabled."""

@@ -201,6 +201,11 @@ class Identity:
             raise NotFound(msg, vm=name)
         return audience_key(vm, self._scopes.get(vm.scope) if vm.scope is not None else None)
 
+    def declared(self, name: str) -> tuple[VirtualMachine, Scope | None] | None:
+        """The VM of that name and its scope, for any thread; None when it is not declared."""
+        vm = self._vms.get(name)
+        return None if vm is None else (vm, self._scopes.get(vm.scope) if vm.scope is not None else None)
+
     @property
     def vm_count(self) -> int:
         """How many VMs are declared."""

@@ -223,3 +223,18 @@ def test_a_lone_vm_that_has_a_policy_comes_with_what_is_scheduled_for_it(store: 
     with store.write() as tx:
         tx.replace_inventory(Inventory(scopes=(availability_set("web"),), vms=(*WEB, LONE, DB)), "h")
         assert tx.load_maintenances(["far", "first"]).vms == {}
+
+
+def test_an_audience_that_is_being_enabled_comes_with_what_waits_for_its_vms(store: SqlStore) -> None:
+    """R70b: scheduled ones, complete, with all their VMs; neither queued nor ended ones."""
+    with store.write() as tx:
+        state = tx.load_audiences(["scope:web"], with_waiting=True)
+        lone = tx.load_audiences(["vm:db"], with_waiting=True)
+        nothing = tx.load_audiences(["vm:gpu-1"], with_waiting=True)
+    assert state.focus == {"first"}
+    assert {"web-0", "db"} <= state.vms.keys()
+    assert {FIRST_WEB.id, FIRST_DB.id} <= state.events.keys()
+    assert state.scopes == {"web": availability_set("web")}
+    assert lone.focus == {"first"}
+    assert {"web-0", "db"} <= lone.vms.keys()
+    assert nothing.focus == set()

@@ -23,7 +23,7 @@ from forewarn.core.decision import Rules
 from forewarn.core.model import Event, Maintenance, MaintenanceState, PowerState, Scope, ScopeKind, VirtualMachine
 from forewarn.core.policy import Extension, Policy
 from forewarn.core.request import Request
-from forewarn.errors import BelowMinimumNotice, Conflict, IllegalTransition, InvalidRequest
+from forewarn.errors import BelowMinimumNotice, Conflict, IllegalTransition, InvalidRequest, QuietHoursConflict
 from tests.support.quiet import quiet_hours
 from tests.support.watched import WatchedWorld
 from tests.support.world import NOW, Line, minutes
@@ -127,9 +127,32 @@ class Lifecycle(RuleBasedStateMachine):
     def operate_on_a_vm(self, cause: str, name: str) -> None:
         self._plan_once(cause, name)
 
-    @rule(name=names)
-    def predict_failure(self, name: str) -> None:
-        self._plan_once("predicted-failure", name)
+    @rule(name=names, days=st.sampled_from([None, 3]))
+    def predict_failure(self, name: str, days: int | None) -> None:
+        self._plan_once("predicted-failure", name, None if days is None else timedelta(days=days))
+
+    @rule(name=names, hours=st.sampled_from([1, 30]), cause=st.sampled_from(["host-maintenance", "user-restart"]))
+    def schedule_for_a_named_moment(self, name: str, hours: int, cause: str) -> None:
+        """R70a: what it comes to is checked at the commit."""
+        request = Request(cause=cause, vms=(name,), not_before=self.world.now + timedelta(hours=hours))
+        try:
+            self.world.plan(request)
+        except Conflict:
+            return
+
+    @rule(cause=st.sampled_from(ROUTINE), some=some_names, is_forced=st.booleans())
+    def schedule_now(self, cause: str, some: tuple[str, ...], is_forced: bool) -> None:
+        """R70a: refused where somebody would be warned, or is in quiet hours, unless it is forced."""
+        request = Request(cause=cause, vms=some, is_now=True, force_reason="drill" if is_forced else None)
+        if any(self._is_gone(name) for name in some):
+            self._expect_conflict(request)
+            return
+        try:
+            made = self.world.plan(request)
+        except (BelowMinimumNotice, QuietHoursConflict):
+            assert not is_forced
+        else:
+            assert is_forced or all(each.state is not S.SCHEDULED or each.due_at is None for each in made)
 
     @rule(host=st.sampled_from(HOSTS))
     def host_failure(self, host: str) -> None:
@@ -290,9 +313,9 @@ class Lifecycle(RuleBasedStateMachine):
     def _pick(items: list[T], which: int) -> T:
         return items[which % len(items)]
 
-    def _plan_once(self, cause: str, name: str) -> None:
+    def _plan_once(self, cause: str, name: str, notice: timedelta | None = None) -> None:
         """Refused for a VM that is gone, or when the same is pending for it already."""
-        request = Request(cause=cause, vms=(name,))
+        request = Request(cause=cause, vms=(name,), notice=notice)
         if self._is_gone(name) or self._active(lambda m: m.cause == cause and m.vms == (name,)):
             self._expect_conflict(request)
         else:

@@ -53,7 +53,7 @@ async def test_what_began_before_enabling_is_not_announced() -> None:
     """R68: events begin to arrive a while after enabling, and not those of before."""
     made = await simulated(DECLARED, rules=Rules(announce_delay=minutes(3)), enabled=["db"])
     await made.advance(minutes(3) - seconds(1))
-    early = await made.schedule_one("host-maintenance", "db")
+    early = await made.schedule_one("user-redeploy", "db")
     assert made.state(early) == S.STARTED
     assert made.shown("db")["Events"] == []
     await made.advance(seconds(1))
@@ -62,20 +62,22 @@ async def test_what_began_before_enabling_is_not_announced() -> None:
 
 
 async def test_silence_disables_after_exactly_a_day_and_asking_again_begins_anew() -> None:
-    """R46, R69, R70, A7, A14."""
+    """R46, R69, R70, R70b, A7, A14."""
     made = await simulated(DECLARED, enabled=["db"])
     maintenance = await made.schedule_one("predicted-failure", "db", notice=timedelta(hours=30))
     assert made.shown("db")["DocumentIncarnation"] == 2
+    ids = [each["EventId"] for each in made.shown("db")["Events"]]
     await made.advance(DAY - timedelta(microseconds=1))
     assert made.channel("db").is_enabled
     await made.advance(timedelta(microseconds=1))
     assert not made.channel("db").is_enabled
     assert made.channel("db").replies == ()
     assert kinds(made, "vm:db")[1:] == [(K.WITHDRAWN, DAY), (K.DISABLED, DAY)]
-    assert await made.get("db") == {"DocumentIncarnation": 1, "Events": []}
+    shown = await made.get("db")
+    assert (shown["DocumentIncarnation"], [each["EventId"] for each in shown["Events"]]) == (1, ids)
     await made.advance(timedelta(hours=6))
     assert dict(made.story(maintenance))[K.STARTED] == timedelta(hours=30), "it still runs at its NotBefore"
-    assert made.shown("db") == {"DocumentIncarnation": 1, "Events": []}
+    assert [each["EventStatus"] for each in made.shown("db")["Events"]] == ["Started"]
 
 
 async def test_any_get_or_approval_of_any_vm_of_the_scope_begins_the_day_anew() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -77,13 +78,37 @@ async def test_a_tenant_that_never_asked_has_no_vote() -> None:
     assert made.lateness == []
 
 
-async def test_where_nobody_asked_it_happens_at_once() -> None:
-    """R70."""
+async def test_a_time_that_was_given_holds_where_nobody_asked() -> None:
+    """R70a."""
     made = await simulated(inventory(*VMS, scopes=SCOPES), enabled=[])
-    maintenance = await made.schedule_one("host-maintenance", "db")
+    maintenance = await made.schedule_one("host-maintenance", "db", notice=timedelta(hours=4))
+    await made.advance(timedelta(hours=4) - seconds(1))
+    assert made.state(maintenance) == S.SCHEDULED
+    await made.advance(seconds(1))
+    assert made.state(maintenance) == S.STARTED
+
+
+async def test_what_a_user_asked_for_happens_at_once_where_nobody_asked_for_events() -> None:
+    """R70a."""
+    made = await simulated(inventory(*VMS, scopes=SCOPES), enabled=[])
+    maintenance = await made.schedule_one("user-restart", "db")
     assert made.state(maintenance) == S.STARTED
     await made.get("db")
     assert made.shown("db") == {"DocumentIncarnation": 1, "Events": []}
+
+
+async def test_the_first_get_of_a_scope_shows_what_waits_for_it() -> None:
+    """R67, R70b: in the very answer that enables it, and an approval counts."""
+    made = await simulated(inventory(*VMS, scopes=SCOPES), enabled=[])
+    maintenance = await made.schedule_one("host-maintenance", "web-0", notice=timedelta(hours=4))
+    await made.advance(timedelta(hours=1))
+    document = await made.get("web-1")
+    assert document["DocumentIncarnation"] == 1
+    (event,) = document["Events"]
+    assert (event["EventStatus"], event["Resources"]) == ("Scheduled", ["web-0"])
+    assert event["NotBefore"] == "Sat, 21 Nov 2026 14:00:00 GMT"
+    await made.approve("web-1", event["EventId"])
+    assert made.state(maintenance) == S.STARTED
 
 
 async def test_a_scope_that_approves_user_operations_shows_them_as_started() -> None:

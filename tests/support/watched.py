@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
 from forewarn.core.decision import Changes, Draft
 from forewarn.core.model import EntryKind, EventStatus, EventType, Maintenance, MaintenanceState, PowerState, Source
 from forewarn.core.policy import Policy
+from forewarn.core.request import Request
 from tests.support.quiet import is_quiet
 from tests.support.world import Line, World
 
@@ -34,6 +35,16 @@ NEXT = {
 class WatchedWorld(World):
     """Checks each commit against the state before."""
 
+    request: Request | None = None
+    """What is being planned."""
+
+    def plan(self, request: Request) -> list[Maintenance]:
+        self.request = request
+        try:
+            return super().plan(request)
+        finally:
+            self.request = None
+
     def commit(self, draft: Draft) -> Changes:
         before = Snapshot(self)
         changes = super().commit(draft)
@@ -43,6 +54,8 @@ class WatchedWorld(World):
         check_events(before, self)
         check_starts(before, self)
         check_notice(before, self)
+        check_times_given(before, self)
+        check_shown_late(before, self)
         check_quiet(before, self)
         check_moves(before, self)
         check_exclusion(self)
@@ -75,13 +88,16 @@ def arrays(world: World) -> dict[str, tuple[Line, ...]]:
 def check_incarnations(before: Snapshot, world: World) -> None:
     """R42, R43, R45, R46, invariant 6: by exactly one when the array changed, otherwise not at all, and never back."""
     after = arrays(world)
+    started = {each.id for each in world.changes.maintenances.values() if each.state is S.STARTED}
+    started_now = {event.id for event in world.events.values() if event.maintenance_id in started}
     for key, audience in world.audiences.items():
         was = before.audiences[key]
         if audience.enabled_at is None:
             assert after[key] == (), f"{key} is disabled and has events"
         elif audience.epoch != was.epoch:
             assert audience.epoch == was.epoch + 1
-            assert (audience.incarnation, after[key]) == (world.rules.initial_incarnation, ())
+            assert audience.incarnation == world.rules.initial_incarnation
+            assert all(line.status is EventStatus.SCHEDULED or line.event_id in started_now for line in after[key])
         else:
             moved = audience.incarnation - was.incarnation
             assert moved == int(before.arrays[key] != after[key]), f"{key} moved by {moved}"
@@ -127,13 +143,15 @@ def check_events(before: Snapshot, world: World) -> None:
         if was is None:
             enabled_at = world.audiences[event.audience].enabled_at
             assert enabled_at is not None
-            assert enabled_at + world.rules.announce_delay <= world.now
+            is_late = event.maintenance_id in before.maintenances and enabled_at == world.now  # R70b
+            assert is_late or enabled_at + world.rules.announce_delay <= world.now
             assert {before.vms[name].power_state for name in event.resources} == {PowerState.RUNNING}
             continue
         if was.approved_at is None and event.approved_at is not None:
             assert was.is_listed
             assert before.maintenances[event.maintenance_id].state is S.SCHEDULED
-        assert was.is_listed or not event.is_listed, "an event came back"
+        is_anew = before.audiences[event.audience].enabled_at is None
+        assert was.is_listed or not event.is_listed or is_anew, "an event came back"
         is_taken_over = was.approved_by == "policy" and event.approved_by not in {"policy", None}
         assert was.approved_at in {None, event.approved_at} or is_taken_over
         assert (was.resources, was.audience, was.sequence) == (event.resources, event.audience, event.sequence)
@@ -207,6 +225,41 @@ def check_notice(before: Snapshot, world: World) -> None:
         assert maintenance.not_before is not None
         assert maintenance.not_before.microsecond == 0
         assert maintenance.not_before - world.now >= MINIMUM_NOTICE[maintenance.type]
+
+
+def check_times_given(before: Snapshot, world: World) -> None:
+    """R70a: a time that was given holds for everybody; without one the platform gives the least notice of its type."""
+    if not isinstance(world, WatchedWorld) or world.request is None:
+        return
+    request, cause = world.request, CAUSES[world.request.cause]
+    for maintenance in world.changes.maintenances.values():
+        is_new = maintenance.id not in before.maintenances
+        if not is_new or cause.name == "hardware-failure" or maintenance.state is S.QUEUED:
+            continue
+        assert maintenance.not_before is not None
+        if request.notice is not None:
+            assert maintenance.not_before >= world.now + request.notice
+        elif request.not_before is not None:
+            assert maintenance.not_before >= request.not_before
+        elif request.source is None and cause.source is Source.PLATFORM and cause.name != "spot-eviction":
+            is_due = cause.profile is None and maintenance.vms and not request.is_now
+            least = MINIMUM_NOTICE[maintenance.type] if is_due else timedelta(0)
+            assert maintenance.not_before >= world.now + least
+        by_policy = {e.approved_by for e in world.events_of(maintenance) if e.is_listed} == {"policy"}
+        assert maintenance.state is not S.STARTED or maintenance.not_before <= world.now or by_policy
+
+
+def check_shown_late(before: Snapshot, world: World) -> None:
+    """R70b: who is enabled is shown, at once, what waits for its VMs."""
+    enabled = {key for key, each in world.audiences.items() if each.enabled_at and not before.audiences[key].enabled_at}
+    for was in before.maintenances.values():
+        maintenance = world.maintenances[was.id]
+        if not enabled or was.state is not S.SCHEDULED or CAUSES[was.cause].profile is not None:
+            continue
+        shown = {name for e in world.events_of(maintenance) if e.is_listed for name in e.resources}
+        there = {name for name in maintenance.vms if world.vms[name].power_state is PowerState.RUNNING}
+        assert {name for name in there if world.key_of(name) in enabled} <= shown
+        assert maintenance.not_before == was.not_before
 
 
 def policy_of(world: World, name: str) -> Policy:

@@ -17,9 +17,9 @@ REASON_LENGTH_MAX = 300
 def describe(maintenance: Maintenance) -> dict[str, Any]:
     """The maintenance as the control API shows it, with where each VM runs.
 
-    Its events are left out: whoever carries it out has no part in those.
+    Its events, and who has none, are left out: whoever carries it out has no part in those.
     """
-    shown = MaintenanceOut.of(maintenance, []).model_dump(mode="json", exclude={"events"})
+    shown = MaintenanceOut.of(maintenance, []).model_dump(mode="json", exclude={"events", "unwarned_vms"})
     return shown | {"placements": [{"vm": claim.vm, "host": claim.host} for claim in maintenance.claims]}
 
 

@@ -112,7 +112,7 @@ def _add_predict_failure(noun: typer.Typer) -> None:
         force: Force = False,
         reason: Reason = None,
     ) -> None:
-        """Report that a host will fail: each of its VMs gets an event days ahead."""
+        """Report that a host will fail: each of its VMs is moved in that time, and warned if it asked for events."""
         body = {"notice_s": as_span_s(within, "--in"), "type": event_type} | forced(force=force, reason=reason)
         made = connection.change("POST", f"/v1/hosts/{segment(name)}/predict-failure", body)
         show_made(output, connection, made["items"])

@@ -14,6 +14,7 @@ from forewarn.cli.connection import Connection, segment
 from forewarn.cli.names import cause_names, host_names, maintenance_ids, vm_names
 from forewarn.cli.output import Column, Output, format_moment, format_relative, format_seconds
 from forewarn.cli.times import as_duration_s, as_moment_or_span, as_span_s, split_names
+from forewarn.core.causes import CAUSES
 from forewarn.core.model import ACTIVE_STATES, EventType, MaintenanceState, Source
 
 __all__ = [
@@ -24,9 +25,12 @@ __all__ = [
     "add_maintenance",
     "forced",
     "made_lines",
+    "moved_words",
+    "planned_lines",
     "schedule_body",
     "show_made",
     "timeline",
+    "unwarned_words",
 ]
 
 _WHO = "Who is hit"
@@ -70,6 +74,7 @@ def _add_schedule(noun: typer.Typer) -> None:
         "forewarn maintenance schedule --vm WestNO_0,WestNO_1 --type Reboot --notice 30m",
         "forewarn maintenance schedule --host host-1 --cause host-maintenance --not-before 2030-01-31T12:00:00Z",
         'forewarn maintenance schedule --vm db --type Freeze --notice 1m --force --reason "urgent repair"',
+        "forewarn maintenance schedule --vm build-7 --type Reboot --now",
         "forewarn maintenance schedule --host host-1 --type Reboot --dry-run",
     )
     def schedule(
@@ -140,6 +145,14 @@ def _add_schedule(noun: typer.Typer) -> None:
                 rich_help_panel=_WHEN,
             ),
         ] = None,
+        now: Annotated[
+            bool,
+            typer.Option(
+                "--now",
+                help="Start at once, where no VM asked for events. Where one did, this is refused without --force.",
+                rich_help_panel=_WHEN,
+            ),
+        ] = False,
         latest_start: Annotated[
             str | None,
             typer.Option(
@@ -151,12 +164,13 @@ def _add_schedule(noun: typer.Typer) -> None:
         force: Force = False,
         reason: Reason = None,
         dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Show what would be announced to whom, and announce nothing.")
+            bool, typer.Option("--dry-run", help="Show what would happen when, and who would be warned; do nothing.")
         ] = False,
     ) -> None:
         """Announce maintenance of hosts or VMs.
 
-        VMs that must not be hit together get a maintenance each; the later ones are queued.
+        VMs that must not be hit together get a maintenance each; the later ones are queued. The notice holds for VMs
+        that have not asked for events, too.
         """
         body = schedule_body(
             hosts=split_names(hosts),
@@ -165,6 +179,7 @@ def _add_schedule(noun: typer.Typer) -> None:
             cause=cause,
             notice=notice,
             not_before=not_before,
+            now=now,
         )
         body |= {
             "description": description,
@@ -176,9 +191,10 @@ def _add_schedule(noun: typer.Typer) -> None:
         body |= forced(force=force, reason=reason)
         content = {k: v for k, v in body.items() if v is not None}
         if dry_run:
-            planned = connection.change("POST", "/v1/maintenance/plan", content)
-            output.notice("nothing is announced; this would be:")
-            show_made(output, connection, planned["items"])
+            planned = connection.change("POST", "/v1/maintenance/plan", content)["items"]
+            if not output.show(planned):
+                for line in planned_lines(planned, server_now(connection)):
+                    output.line(line)
             return
         made = connection.change("POST", "/v1/maintenance", content)
         show_made(output, connection, made["items"])
@@ -192,6 +208,7 @@ def schedule_body(
     cause: str | None,
     notice: str | None,
     not_before: str | None,
+    now: bool = False,
 ) -> dict[str, Any]:
     """Who, what and when, as the API takes it.
 
@@ -207,6 +224,9 @@ def schedule_body(
     if notice is not None and not_before is not None:
         msg = "give one of them, not both"
         raise typer.BadParameter(msg, param_hint="--notice, --not-before")
+    if now and (notice is not None or not_before is not None):
+        msg = "give --now or a time, not both"
+        raise typer.BadParameter(msg, param_hint="--now")
     notice_s = as_span_s(notice, "--notice")
     moment: datetime | None = None
     if not_before is not None:
@@ -222,6 +242,7 @@ def schedule_body(
         "cause": cause,
         "notice_s": notice_s,
         "not_before": None if moment is None else moment.isoformat(),
+        "now": now or None,
     }
 
 
@@ -323,19 +344,24 @@ def _add_show(noun: typer.Typer) -> None:
                 ("hosts", ", ".join(m["hosts"])),
                 ("vms", ", ".join(m["vms"])),
                 ("not before", _when(m["not_before"], now if m["state"] in ACTIVE_STATES else None)),
+                ("moved", moved_words(m)),
                 ("latest start", format_moment(m["latest_start"])),
                 ("put off", _moves(m)),
                 ("duration", "unknown" if m["duration_s"] < 0 else format_seconds(m["duration_s"])),
                 ("forced", m["force_reason"]),
             ]
         )
-        if m["events"]:
+        if m["events"] or m["unwarned_vms"]:
             output.heading("Events")
             columns = [Column("event"), Column("status", is_state=True), Column("scope")]
-            output.table(
-                [*columns, Column("resources", is_whole=False), Column("approved by", is_whole=False)],
-                [(e["id"], e["status"], e["scope"], ", ".join(e["resources"]), e["approved_by"]) for e in m["events"]],
-            )
+            rows = [
+                (e["id"], e["status"], e["scope"], ", ".join(e["resources"]), e["approved_by"]) for e in m["events"]
+            ]
+            if m["unwarned_vms"]:
+                rows.append((None, "not warned", None, ", ".join(m["unwarned_vms"]), None))
+            output.table([*columns, Column("resources", is_whole=False), Column("approved by", is_whole=False)], rows)
+        if m["unwarned_vms"]:
+            output.line(unwarned_words(m))
         output.heading("What happened")
         for line in timeline(list(connection.pages("/v1/ledger", maintenance=m["id"]))):
             output.line(line)
@@ -487,6 +513,9 @@ def _move(connection: Connection, output: Output, maintenance_id: str, verb: str
     if not output.show(changed):
         when = _when(changed["not_before"], server_now(connection))
         output.line(f"maintenance {changed['id']} is {changed['state']}, not before {when}")
+        moved = moved_words(changed)
+        if moved is not None:
+            output.line(f"  moved {moved}")
 
 
 def _change(connection: Connection, output: Output, maintenance_id: str, verb: str, body: object) -> None:
@@ -504,12 +533,60 @@ def show_made(output: Output, connection: Connection, made: list[dict[str, Any]]
 
 
 def made_lines(made: list[dict[str, Any]], now: datetime) -> list[str]:
-    """What a request made, in words: each maintenance, and below it its events."""
+    """What a request made, in words: each maintenance, when it happens, its events, and who is not warned."""
     lines = []
     for m in made:
         when = "" if m["not_before"] is None else f", not before {_when(m['not_before'], now)}"
-        lines.append(f"maintenance {m['id']} is {m['state']}: {m['type']} of {', '.join(m['vms']) or 'no VM'}{when}")
-        lines += [f"  event {e['id']} for {', '.join(e['resources'])} ({e['scope']})" for e in m["events"]]
-        if not m["events"] and m["state"] != MaintenanceState.QUEUED:
-            lines.append("  nobody is told: its VMs have not asked for events, or their scope has not opted in")
+        lines.append(f"maintenance {m['id']} is {m['state']}: {m['type']} of {_hit(m)}{when}")
+        events = [f"event {e['id']} for {', '.join(e['resources'])} ({e['scope']})" for e in m["events"]]
+        lines += _details(m, events)
     return lines
+
+
+_WOULD = {
+    MaintenanceState.QUEUED: "would be queued behind other maintenance",
+    MaintenanceState.SCHEDULED: "would be scheduled",
+    MaintenanceState.STARTED: "would start at once",
+}
+
+
+def planned_lines(planned: list[dict[str, Any]], now: datetime) -> list[str]:
+    """What a dry run found, in words that nobody takes for something done."""
+    lines = ["dry run: nothing is announced"]
+    for m in planned:
+        has_time = m["not_before"] is not None and m["would_be"] == MaintenanceState.SCHEDULED
+        when = f", not before {_when(m['not_before'], now)}" if has_time else ""
+        lines.append(f"{_WOULD[MaintenanceState(m['would_be'])]}: {m['type']} of {_hit(m)}{when}")
+        lines += _details(m, [f"would warn {', '.join(e['resources'])} ({e['scope']})" for e in m["events"]])
+    return lines
+
+
+def _hit(m: dict[str, Any]) -> str:
+    return ", ".join(m["vms"]) or "no VM"
+
+
+def _details(m: dict[str, Any], events: list[str]) -> list[str]:
+    moved = moved_words(m)
+    found = [*([] if moved is None else [f"moved {moved}"]), *events]
+    return [f"  {line}" for line in (*found, *([unwarned_words(m)] if m["unwarned_vms"] else []))]
+
+
+def moved_words(m: dict[str, Any]) -> str | None:
+    """From when quiet hours moved it, and whose; None: they did not."""
+    if m["moved_from"] is None:
+        return None
+    whose = f" of {', '.join(m['moved_by'])}" if m["moved_by"] else " of another tenant"
+    return f"from {format_moment(m['moved_from'])} by quiet hours{whose}"
+
+
+def unwarned_words(m: dict[str, Any]) -> str:
+    """Which VMs are hit without a warning, and why."""
+    names = m["unwarned_vms"]
+    shown = ", ".join(names[:_NAMES_MAX]) + (f" and {len(names) - _NAMES_MAX} more" if names[_NAMES_MAX:] else "")
+    why = f"{'have' if len(names) > 1 else 'has'} not asked for events"
+    if m["cause"] in CAUSES and CAUSES[m["cause"]].profile is not None:
+        why += ", or not opted in to events of this kind"
+    return f"not warned: {shown} ({why})"
+
+
+_NAMES_MAX = 50

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 from fastapi import Depends, Header, Request, Security
@@ -210,10 +211,10 @@ def missing(name: str, kind: str) -> NotFound:
 
 
 def reader_maintenances(
-    reader: Reader, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
+    context: Context, reader: Reader, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
 ) -> list[MaintenanceOut]:
     """Maintenances with their events, as that caller may see them."""
-    return _shown(caller, maintenances, reader.events_of(m.id for m in maintenances))
+    return _shown(context, caller, maintenances, reader.events_of(m.id for m in maintenances))
 
 
 async def show_all(
@@ -225,13 +226,20 @@ async def show_all(
     def read(reader: Reader) -> dict[str, list[Event]]:
         return reader.events_of(ids)
 
-    return _shown(caller, maintenances, await context.engine.read(read))
+    return _shown(context, caller, maintenances, await context.engine.read(read))
 
 
 def _shown(
-    caller: Principal, maintenances: list[Maintenance], events: Mapping[str, list[Event]]
+    context: Context, caller: Principal, maintenances: list[Maintenance], events: Mapping[str, list[Event]]
 ) -> list[MaintenanceOut]:
-    return [MaintenanceOut.of(caller.shown(m), caller.shown_events(m, events.get(m.id, ()))) for m in maintenances]
+    return [
+        MaintenanceOut.of(
+            caller.shown(m),
+            caller.shown_events(m, events.get(m.id, ())),
+            partial(context.engine.would_warn, m.cause),
+        )
+        for m in maintenances
+    ]
 
 
 async def show(context: Context, maintenance_id: str, caller: Principal = FILE_OPERATOR) -> MaintenanceOut:
@@ -243,7 +251,7 @@ async def show(context: Context, maintenance_id: str, caller: Principal = FILE_O
 
     def read(reader: Reader) -> MaintenanceOut | None:
         found = reader.maintenance(maintenance_id, caller.owned)
-        return None if found is None else reader_maintenances(reader, [found], caller)[0]
+        return None if found is None else reader_maintenances(context, reader, [found], caller)[0]
 
     shown = await context.engine.read(read)
     if shown is None:

@@ -30,6 +30,7 @@ from forewarn.wire.control import (
     MaintenanceOut,
     MoreTimeIn,
     PageOut,
+    PlannedOut,
     ReasonIn,
     StartIn,
 )
@@ -57,11 +58,11 @@ async def schedule(
 
 
 @router.post("/plan")
-async def plan(context: ContextOf, actor: Actor, body: MaintenanceIn) -> PageOut[MaintenanceOut]:
-    """What scheduling this would make now, and whom it would tell; nothing is done, and the ids mean nothing."""
+async def plan(context: ContextOf, actor: Actor, body: MaintenanceIn) -> PageOut[PlannedOut]:
+    """What scheduling this would make now, whom it would warn, and whom not; nothing is done."""
     _check_size(context, body)
     found = await context.engine.rehearse(body.to_request(), actor=actor)
-    return PageOut(items=[MaintenanceOut.of(maintenance, list(events)) for maintenance, events in found])
+    return PageOut(items=[PlannedOut.of(each.maintenance, each.events, each.unwarned_vms) for each in found])
 
 
 def _check_size(context: Context, body: MaintenanceIn) -> None:
@@ -92,7 +93,7 @@ async def list_maintenances(  # noqa: PLR0913 - a query parameter each
     def read(reader: Reader) -> PageOut[MaintenanceOut]:
         page = reader.maintenances(before=before, limit=size, selection=selection, owned=caller.owned)
         following = None if page.next is None else str(page.next)
-        return PageOut(items=reader_maintenances(reader, page.items, caller), next=following)
+        return PageOut(items=reader_maintenances(context, reader, page.items, caller), next=following)
 
     return await context.engine.read(read)
 

@@ -212,7 +212,8 @@ class Principal:
         if self.owned is None:
             return maintenance
         claims = tuple(replace(claim, host="") for claim in self.owned.claims(maintenance))
-        return replace(maintenance, claims=claims, hosts=(), force_reason=None)
+        moved_by = tuple(name for name in maintenance.moved_by if name in self.scopes or name in self.vms)
+        return replace(maintenance, claims=claims, hosts=(), force_reason=None, moved_by=moved_by)
 
     def shown_events(self, maintenance: Maintenance, events: Iterable[Event]) -> list[Event]:
         """Those events of a maintenance that it may see; who approved is told by the role alone, if not by its VMs."""

@@ -1,14 +1,16 @@
 """Making the events of a maintenance: one for each audience and update domain (R34, R83).
 
 An audience gets an event when it is enabled (R67, R68, R70) and the cause makes events for the VM at all (R91, R93).
-With no event to show there is nobody to wait for, and the maintenance runs at once, unless a moment was named for it.
+The time of a maintenance is the same whether anybody is shown an event or not, but for what may start at once where
+no VM can be warned (R70a). An audience that is enabled while a maintenance waits is shown its event then (R70b).
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import datetime, timedelta
 
-from forewarn.core.causes import CAUSES, OS_IMAGE_SERIES_EXCLUDED, Profile
+from forewarn.core.causes import CAUSES, MINIMUM_NOTICE, OS_IMAGE_SERIES_EXCLUDED, Profile
 from forewarn.core.decision import Draft
 from forewarn.core.lifecycle import Trigger
 from forewarn.core.model import (
@@ -17,16 +19,17 @@ from forewarn.core.model import (
     EntryKind,
     Event,
     Maintenance,
+    MaintenanceState,
     PowerState,
     Scope,
     ScopeKind,
     VirtualMachine,
     audience_key,
 )
-from forewarn.core.tenancy import approves, must_be_calm, policy_of
+from forewarn.core.tenancy import CalmMoment, approves, move_words, must_be_calm, policy_of
 from forewarn.core.value import replace
 
-__all__ = ["announce", "ceil_to_second", "is_announcing", "makes_event"]
+__all__ = ["announce", "announce_late", "ceil_to_second", "is_announcing", "is_warned", "makes_event"]
 
 
 def ceil_to_second(moment: datetime) -> datetime:
@@ -64,41 +67,90 @@ def announce(draft: Draft, maintenance: Maintenance, *, is_new: bool) -> Mainten
     """
     cause = CAUSES[maintenance.cause]
     events = _make_events(draft, maintenance)
-    not_before = draft.now if cause.is_immediate else _not_before(draft, maintenance, has_events=bool(events))
+    start = CalmMoment(at=draft.now) if cause.is_immediate else _start(draft, maintenance, has_events=bool(events))
     for event in events:
         draft.put(event)
     maintenance = replace(maintenance, announced_at=draft.now)
     if cause.is_immediate:
         announced = draft.step(maintenance, Trigger.STRIKE, is_new=is_new, reason=maintenance.force_reason)
     else:
-        announced = replace(maintenance, not_before=not_before, due_at=not_before)
-        announced = draft.step(announced, Trigger.ANNOUNCE, is_new=is_new, reason=maintenance.force_reason)
-    for event in events:
-        if event.is_approved:
-            about = {"maintenance_id": maintenance.id, "event_id": event.id, "audience": event.audience}
-            draft.note(EntryKind.APPROVED, actor=POLICY, **about)
+        announced = replace(
+            maintenance, not_before=start.at, due_at=start.at, moved_from=start.moved_from, moved_by=start.moved_by
+        )
+        words = None if start.moved_from is None else move_words(start.moved_from, start.moved_by)
+        announced = draft.step(announced, Trigger.ANNOUNCE, is_new=is_new, reason=maintenance.force_reason or words)
+    _note_policies(draft, events)
     return announced
 
 
-def _not_before(draft: Draft, maintenance: Maintenance, *, has_events: bool) -> datetime:
-    named = maintenance.requested_not_before
-    if not has_events:
-        return must_be_calm(draft, maintenance, max(named, draft.now) if named is not None else draft.now)
+def announce_late(draft: Draft, audience: Audience) -> None:
+    """Show an audience that has just been enabled what waits for its VMs, with the NotBefore that stands (R70b).
+
+    What it was shown before it fell silent comes back under the same id, with the approvals that it had.
+    """
+    for maintenance in list(draft.maintenances.values()):
+        if maintenance.state is not MaintenanceState.SCHEDULED:
+            continue
+        events = [event for event in draft.events_of(maintenance.id) if event.audience == audience.key]
+        for event in events:
+            if not event.is_listed and any(_is_running(draft, name) for name in event.resources):
+                draft.put(replace(event, is_listed=True))
+                about = {"maintenance_id": maintenance.id, "event_id": event.id, "audience": audience.key}
+                draft.note(EntryKind.ANNOUNCED, **about)
+        known = {name for event in events for name in event.resources}
+        late = _make_events(draft, maintenance, among=audience.key, except_for=known)
+        for event in late:
+            draft.put(event)
+            about = {"maintenance_id": maintenance.id, "event_id": event.id, "audience": audience.key}
+            draft.note(EntryKind.ANNOUNCED, **about)
+        _note_policies(draft, late)
+
+
+def _is_running(draft: Draft, name: str) -> bool:
+    return name in draft.vms and draft.vms[name].power_state is PowerState.RUNNING
+
+
+def _note_policies(draft: Draft, events: list[Event]) -> None:
+    for event in events:
+        if event.is_approved:
+            about = {"maintenance_id": event.maintenance_id, "event_id": event.id, "audience": event.audience}
+            draft.note(EntryKind.APPROVED, actor=POLICY, **about)
+
+
+def _start(draft: Draft, maintenance: Maintenance, *, has_events: bool) -> CalmMoment:
+    """NotBefore, by its notice and out of quiet hours (R70a, R71)."""
+    notice = maintenance.notice
+    if has_events and maintenance.force_reason is None:
+        notice = max(notice, MINIMUM_NOTICE[maintenance.type])  # it may have opted in while this was in the queue
+    elif not has_events and maintenance.is_at_once_unwarned:
+        notice = timedelta(0)
     # Without any notice it begins now, and not at the end of this second: there is no NotBefore to be read.
-    earliest = ceil_to_second(draft.now + maintenance.notice) if maintenance.notice else draft.now
-    return must_be_calm(draft, maintenance, max(earliest, ceil_to_second(named)) if named is not None else earliest)
+    earliest = ceil_to_second(draft.now + notice) if notice else draft.now
+    named = maintenance.requested_not_before
+    return must_be_calm(draft, maintenance, earliest if named is None else max(earliest, ceil_to_second(named)))
 
 
-def _make_events(draft: Draft, maintenance: Maintenance) -> list[Event]:
+def is_warned(draft: Draft, cause: str, vm: VirtualMachine) -> bool:
+    """Whether an operation of that cause would show an event about that VM now."""
+    scope = draft.scopes[vm.scope] if vm.scope is not None else None
+    audience = draft.audiences.get(audience_key(vm, scope))
+    return is_announcing(audience, draft.now, draft.rules.announce_delay) and makes_event(cause, vm, scope)
+
+
+def _make_events(
+    draft: Draft, maintenance: Maintenance, *, among: str | None = None, except_for: Container[str] = ()
+) -> list[Event]:
+    """Its events for those who are shown some now; or for one audience that was just enabled, and its other VMs."""
     groups: dict[tuple[str, int], list[VirtualMachine]] = {}
     for name in maintenance.vms:
-        vm = draft.vms[name]
+        vm = draft.vms.get(name)
+        # One may have been preempted or deleted while the maintenance was in the queue.
+        if vm is None or vm.power_state is not PowerState.RUNNING or name in except_for:
+            continue
         scope = draft.scopes[vm.scope] if vm.scope is not None else None
         key = audience_key(vm, scope)
-        # One may have been preempted or deleted while the maintenance was in the queue.
-        is_there = vm.power_state is PowerState.RUNNING
-        is_shown = is_announcing(draft.audiences.get(key), draft.now, draft.rules.announce_delay)
-        if is_there and is_shown and makes_event(maintenance.cause, vm, scope):
+        is_shown = key == among and makes_event(maintenance.cause, vm, scope)
+        if is_shown or (among is None and is_warned(draft, maintenance.cause, vm)):
             groups.setdefault((key, vm.update_domain), []).append(vm)
     return [_make_event(draft, maintenance, key, domain, vms) for (key, domain), vms in groups.items()]
 

@@ -61,6 +61,8 @@ class Cause:
         profile: The opt-in without which it makes no event; None when it always makes one.
         notice: Default notice when it is longer than the type's minimum.
         is_fixed: Its NotBefore stays where it is: nobody can put it off, and no policy does (R72, R74, R90).
+        is_at_once_unwarned: Starts at once when no VM can be warned and no time was given, as users' operations do
+            (R70a).
     """
 
     name: str
@@ -75,6 +77,7 @@ class Cause:
     profile: str | None = None
     notice: timedelta | None = None
     is_fixed: bool = False
+    is_at_once_unwarned: bool = False
 
 
 _ROWS = (
@@ -147,6 +150,7 @@ _ROWS = (
         description="",
         is_per_vm=True,
         is_fixed=True,
+        is_at_once_unwarned=True,
     ),
     Cause(
         name="scale-set-delete",

@@ -6,6 +6,7 @@ All are frozen values; a change makes a new one with `dataclasses.replace`. Time
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -32,6 +33,7 @@ __all__ = [
     "Source",
     "VirtualMachine",
     "audience_key",
+    "names_of",
 ]
 
 
@@ -215,6 +217,12 @@ def audience_key(vm: VirtualMachine, scope: Scope | None) -> str:
     return f"scope:{scope.name}"
 
 
+def names_of(keys: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The names of the VMs and of the scopes that those keys of audiences stand for; see `audience_key`."""
+    parts = [key.partition(":") for key in keys]
+    return [name for kind, _, name in parts if kind == "vm"], [name for kind, _, name in parts if kind == "scope"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audience:
     """Who sees one document, and whether they asked for it yet.
@@ -273,6 +281,9 @@ class Maintenance:
         extensions: How often more time to prepare was given.
         extended: How much of that, in sum.
         announced_at: When its notice began; None while queued, and of what an earlier version has announced.
+        is_at_once_unwarned: Whether it starts without waiting when none of its VMs can be warned (R70a).
+        moved_from: What NotBefore would be without quiet hours; None: they did not move it.
+        moved_by: Names of the scopes, or VMs that stand alone, whose quiet hours moved it.
     """
 
     id: str
@@ -303,6 +314,9 @@ class Maintenance:
     extensions: int = 0
     extended: timedelta = timedelta(0)
     announced_at: datetime | None = None
+    is_at_once_unwarned: bool = False
+    moved_from: datetime | None = None
+    moved_by: tuple[str, ...] = ()
 
     @property
     def vms(self) -> tuple[str, ...]:
@@ -366,6 +380,8 @@ class EntryKind(StrEnum):
     ENABLED = "enabled"
     DISABLED = "disabled"
     WITHDRAWN = "withdrawn"
+    ANNOUNCED = "announced"
+    """A scope that was enabled while a maintenance waits is shown its event (R70b)."""
     VM_CHANGED = "vm-changed"
     INVENTORY_APPLIED = "inventory-applied"
     HOST_FAILED = "host-failed"

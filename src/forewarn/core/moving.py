@@ -19,7 +19,7 @@ from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Draft
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 from forewarn.core.settlement import is_approved_by_all
-from forewarn.core.tenancy import must_be_calm, tenant_of, tenants
+from forewarn.core.tenancy import CalmMoment, move_words, must_be_calm, tenant_of, tenants
 from forewarn.core.value import replace
 from forewarn.errors import Conflict, InvalidRequest
 from forewarn.span import format_span
@@ -106,9 +106,11 @@ def extend(
     wanted = ceil_to_second(before + by)
     _refuse_after_latest_start(maintenance, wanted)
     moment = must_be_calm(draft, maintenance, wanted, _ADVICE)
-    given = moment - before
+    given = moment.at - before
     if given > left:
-        msg = f"quiet hours would put it to {_words(moment)}, and the policy of {name} grants {format_span(left)} more"
+        msg = (
+            f"quiet hours would put it to {_words(moment.at)}, and the policy of {name} grants {format_span(left)} more"
+        )
         raise Conflict(msg, id=maintenance.id)
     moved = replace(maintenance, extensions=maintenance.extensions + 1, extended=maintenance.extended + given)
     return _move(draft, moved, moment, EntryKind.EXTENDED, reason)
@@ -174,13 +176,13 @@ def _left(draft: Draft, maintenance: Maintenance, name: str) -> timedelta:
     return max(extension.max - maintenance.extended, timedelta(0))
 
 
-def _move(
-    draft: Draft, maintenance: Maintenance, not_before: datetime, kind: EntryKind, reason: str | None
-) -> Maintenance:
+def _move(draft: Draft, maintenance: Maintenance, to: CalmMoment, kind: EntryKind, reason: str | None) -> Maintenance:
     before = maintenance.not_before
-    moved = replace(maintenance, not_before=not_before, due_at=not_before)
+    moved = replace(maintenance, not_before=to.at, due_at=to.at, moved_from=to.moved_from, moved_by=to.moved_by)
     draft.put(moved)
-    words = f"NotBefore {_words(not_before)} instead of {'' if before is None else _words(before)}"
+    words = f"NotBefore {_words(to.at)} instead of {'' if before is None else _words(before)}"
+    if to.moved_from is not None:
+        words = f"{words}, {move_words(to.moved_from, to.moved_by)}"
     draft.note(kind, maintenance_id=moved.id, reason=words if reason is None else f"{words}: {reason}")
     return moved
 

@@ -1,6 +1,6 @@
 """How much notice a maintenance gives.
 
-Spec: R71, R72, R74, R91
+Spec: R70a, R71, R72, R74, R91
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 from forewarn.core.announcement import makes_event
 from forewarn.core.causes import MINIMUM_NOTICE, TERMINATE_NOTICE_MAX, Cause, Profile
 from forewarn.core.decision import Draft
-from forewarn.core.model import EventType, VirtualMachine
+from forewarn.core.model import EventType, Source, VirtualMachine
 from forewarn.core.request import Request
 from forewarn.errors import BelowMinimumNotice, InvalidRequest
 
-__all__ = ["choose_notice", "minimum_notice"]
+__all__ = ["choose_notice", "is_at_once_unwarned", "minimum_notice"]
 
 
 def minimum_notice(cause: Cause, event_type: EventType, vms: list[VirtualMachine]) -> timedelta:
@@ -33,9 +33,13 @@ def choose_notice(
     Raises:
         InvalidRequest: Both a notice and a NotBefore were named, or one too far ahead.
         BelowMinimumNotice: Less than promised, and not forced.
+
+    Spec: R70a, R71
     """
     least = minimum_notice(cause, event_type, vms)
     asked = _asked(request, draft.now)
+    if request.is_now and request.force_reason is not None:
+        return timedelta(0)
     if asked is None:
         return max(least, cause.notice or least)
     is_announced = any(makes_event(cause.name, vm, draft.scopes.get(vm.scope or "")) for vm in vms)
@@ -48,10 +52,29 @@ def choose_notice(
     if request.not_before is not None:
         # The announcement keeps the moment itself. Whoever had to queue past it gets no more than the least notice.
         asked = min(asked, least)
-    return max(asked, timedelta(0) if is_forced else least)
+    return max(asked, least if is_announced and not is_forced else timedelta(0))
+
+
+def is_at_once_unwarned(draft: Draft, request: Request, cause: Cause, vms: list[VirtualMachine]) -> bool:
+    """Whether it starts without waiting when no VM of it can be warned.
+
+    A time that was given holds for everybody. Without one, only what a user asks of a VM and a Spot eviction do not
+    wait, and what makes no event on any of its VMs, whoever asks for events.
+
+    Spec: R70a
+    """
+    if request.is_now:
+        return True
+    if request.has_time:
+        return False
+    is_free = cause.is_at_once_unwarned or (request.source or cause.source) is Source.USER
+    return is_free or not any(makes_event(cause.name, vm, draft.scopes.get(vm.scope or "")) for vm in vms)
 
 
 def _asked(request: Request, now: datetime) -> timedelta | None:
+    if request.is_now and request.has_time:
+        msg = "it is to start now, and a time is named: give one of them"
+        raise InvalidRequest(msg)
     if request.notice is not None and request.not_before is not None:
         msg = "give a notice or a NotBefore, and not both"
         raise InvalidRequest(msg)

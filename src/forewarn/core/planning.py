@@ -7,7 +7,7 @@ the later ones queued (R61), and one for each VM where the operation concerns a 
 from __future__ import annotations
 
 from forewarn.core import host_failure
-from forewarn.core.announcement import announce
+from forewarn.core.announcement import announce, is_warned
 from forewarn.core.causes import CAUSES, HARDWARE_FAILURE, Cause
 from forewarn.core.conflicts import duplicate_of, must_queue
 from forewarn.core.decision import Draft
@@ -22,12 +22,20 @@ from forewarn.core.model import (
     Source,
     VirtualMachine,
 )
-from forewarn.core.notice import choose_notice
+from forewarn.core.notice import choose_notice, is_at_once_unwarned, minimum_notice
 from forewarn.core.request import Request
-from forewarn.core.tenancy import must_be_calm, tenants
+from forewarn.core.tenancy import move_words, must_be_calm, tenants
 from forewarn.core.value import replace
 from forewarn.core.waves import split
-from forewarn.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
+from forewarn.errors import (
+    BelowMinimumNotice,
+    Conflict,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    QuietHoursConflict,
+)
+from forewarn.span import format_span
 
 __all__ = ["plan"]
 
@@ -38,7 +46,7 @@ def plan(draft: Draft, request: Request) -> list[Maintenance]:
     Raises:
         NotFound: A host or VM does not exist.
         InvalidRequest: The request contradicts itself or a rule of its type.
-        BelowMinimumNotice: Too little notice, and not forced.
+        BelowMinimumNotice: Too little notice, or none for a VM that would be warned, and not forced.
         Conflict: A VM is gone, the same operation is pending for it, or a policy allows no more user operations.
         QuietHoursConflict: Every moment within its limits is in somebody's quiet hours, and it is not forced.
         LimitExceeded: Too many user operations are pending (R88).
@@ -49,6 +57,7 @@ def plan(draft: Draft, request: Request) -> list[Maintenance]:
         raise InvalidRequest(msg, cause=request.cause)
     affected = _affected(draft, request)
     event_type = _check_type(request, cause)
+    _refuse_now_for_warned(draft, request, cause, event_type, affected)
     _check_latest_start(draft, request, cause)
     if cause.name == HARDWARE_FAILURE:
         for name in request.hosts:
@@ -65,6 +74,7 @@ def plan(draft: Draft, request: Request) -> list[Maintenance]:
         _refuse_over_limit(draft, maintenance)
         _refuse_over_policy(draft, maintenance)
         draft.focus.add(maintenance.id)
+        _refuse_now_in_quiet_hours(draft, request, maintenance)
         made.append(_enter(draft, maintenance))
         _refuse_early_latest_start(draft, made[-1])
     return made
@@ -117,6 +127,33 @@ def _check_type(request: Request, cause: Cause) -> EventType:
     return event_type
 
 
+def _refuse_now_for_warned(
+    draft: Draft, request: Request, cause: Cause, event_type: EventType, vms: list[VirtualMachine]
+) -> None:
+    """To start now spares the notice of VMs that cannot be warned, and of no other (R70a)."""
+    if not request.is_now or cause.is_immediate or request.force_reason is not None:
+        return
+    warned = [vm for vm in vms if is_warned(draft, cause.name, vm)]
+    if warned:
+        names = ", ".join(vm.name for vm in warned[:_NAMES_SHOWN]) + (" and more" if warned[_NAMES_SHOWN:] else "")
+        least = minimum_notice(cause, event_type, warned)
+        msg = (
+            f"it cannot start now: {names} asked for events, and a {event_type} needs at least {format_span(least)}; "
+            "leave out 'now', or force it and give a reason"
+        )
+        raise BelowMinimumNotice(msg, minimum_s=int(least.total_seconds()), vms=[vm.name for vm in warned[:1000]])
+
+
+def _refuse_now_in_quiet_hours(draft: Draft, request: Request, maintenance: Maintenance) -> None:
+    if not request.is_now or request.has_time:
+        return
+    found = must_be_calm(draft, maintenance, draft.now)
+    if found.moved_from is not None:
+        words = move_words(found.moved_from, found.moved_by)
+        msg = f"it cannot start now: {words} to {found.at.isoformat()}; leave out 'now', or force it and give a reason"
+        raise QuietHoursConflict(msg, scopes=list(found.moved_by))
+
+
 def _make(  # noqa: PLR0913 - the parts of one new value
     draft: Draft,
     request: Request,
@@ -143,6 +180,7 @@ def _make(  # noqa: PLR0913 - the parts of one new value
         requested_not_before=request.not_before,
         force_reason=request.force_reason,
         latest_start=request.latest_start,
+        is_at_once_unwarned=is_at_once_unwarned(draft, request, cause, vms),
         hosts=tuple(hosts),
         claims=tuple(Claim(vm=vm.name, host=vm.host, scope=vm.scope, fault_domain=vm.fault_domain) for vm in vms),
     )

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from forewarn.core.policy import QuietHours
 
-__all__ = ["first_calm"]
+__all__ = ["first_calm", "is_disturbed"]
 
 _DAY = timedelta(days=1)
 _INSTANT = timedelta(microseconds=1)
@@ -39,6 +39,12 @@ def first_calm(
         if free_from > until:
             return None
         moment = free_from
+
+
+def is_disturbed(quiet: Iterable[QuietHours], at: datetime, lasts: timedelta) -> bool:
+    """Whether some of these quiet hours meet the time that begins `at` and lasts so long."""
+    end = at + min(max(lasts, _INSTANT), _LASTS_MAX)
+    return any(True for each in set(quiet) for _ in _ends(each, at, end))
 
 
 def _ends(quiet: QuietHours, begin: datetime, end: datetime) -> Iterable[datetime]:

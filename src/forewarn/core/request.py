@@ -23,6 +23,8 @@ class Request:
         vms: These VMs are meant.
         force_reason: Why the minimum notice may be undercut, and quiet hours disregarded.
         latest_start: Up to when those whom it hits may put it off; None: they may not.
+        is_now: Start at once instead of after the notice, where no VM can be warned (R70a). Refused where one can be,
+            unless forced; not together with `notice` or `not_before`.
     """
 
     cause: str
@@ -37,3 +39,9 @@ class Request:
     vms: tuple[str, ...] = ()
     force_reason: str | None = None
     latest_start: datetime | None = None
+    is_now: bool = False
+
+    @property
+    def has_time(self) -> bool:
+        """Whether it names the time: a notice or a NotBefore."""
+        return self.notice is not None or self.not_before is not None

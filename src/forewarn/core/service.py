@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from forewarn.core.announcement import announce_late
 from forewarn.core.decision import Draft
 from forewarn.core.model import Audience, EntryKind, Event
 from forewarn.core.value import replace
@@ -15,7 +16,7 @@ __all__ = ["disable", "disable_at", "enable", "renumber", "withdraw"]
 
 
 def enable(draft: Draft, audience: Audience) -> Audience:
-    """The first valid GET enables the service; doing it again changes nothing (R67)."""
+    """The first valid GET enables the service, and shows what waits (R67, R70b); doing it again changes nothing."""
     if audience.enabled_at is not None:
         return audience
     enabled = replace(
@@ -27,6 +28,7 @@ def enable(draft: Draft, audience: Audience) -> Audience:
     )
     draft.put(enabled)
     draft.note(EntryKind.ENABLED, audience=audience.key)
+    announce_late(draft, enabled)
     return enabled
 
 

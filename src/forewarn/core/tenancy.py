@@ -6,22 +6,26 @@ a maintenance in focus, and those of its lone VMs that have a policy: one that i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Draft
 from forewarn.core.model import Claim, Event, EventType, Maintenance, Scope, Source, VirtualMachine
 from forewarn.core.policy import NO_POLICY, Policy
-from forewarn.core.quiet import first_calm
+from forewarn.core.quiet import first_calm, is_disturbed
 from forewarn.core.value import replace
 from forewarn.errors import QuietHoursConflict
 
 __all__ = [
     "PASSED_CAUSES",
+    "CalmMoment",
     "approves",
     "calm_moment",
+    "find_calm",
     "heeds_quiet_hours",
+    "move_words",
     "must_be_calm",
     "policy_of",
     "policy_of_scope",
@@ -107,9 +111,51 @@ def calm_moment(maintenance: Maintenance, policies: Iterable[Policy], at: dateti
     return first_calm(quiet, at, until, lasts) if quiet else at
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalmMoment:
+    """A moment outside of all quiet hours, and what was in the way before it.
+
+    Attributes:
+        at: The moment.
+        moved_from: The moment that was asked for, where quiet hours are in its way; None: it is the same.
+        moved_by: Names of the scopes, or VMs that stand alone, whose quiet hours lie between the two.
+    """
+
+    at: datetime
+    moved_from: datetime | None = None
+    moved_by: tuple[str, ...] = ()
+
+
+def find_calm(
+    maintenance: Maintenance, policies: Mapping[str, Policy], at: datetime, until: datetime
+) -> CalmMoment | None:
+    """The first moment from `at` on at which it may happen, and whose quiet hours moved it there.
+
+    Args:
+        maintenance: What is to happen.
+        policies: Of those whom it hits, by name.
+        at: Not before that.
+        until: Not after that.
+
+    Returns:
+        That moment; None: there is none until then.
+    """
+    moment = calm_moment(maintenance, policies.values(), at, until)
+    if moment is None or moment == at:
+        return None if moment is None else CalmMoment(at=at)
+    lasts = moment - at + timedelta(seconds=max(maintenance.duration_s, 0))
+    names = [name for name, each in policies.items() if each.quiet_hours and is_disturbed(each.quiet_hours, at, lasts)]
+    return CalmMoment(at=moment, moved_from=at, moved_by=tuple(sorted(names)[:_NAMES_KEPT]))
+
+
+def move_words(moved_from: datetime, moved_by: Iterable[str]) -> str:
+    """Why NotBefore is another one than was asked for, for people."""
+    return f"NotBefore moved from {_words(moved_from)} by quiet hours of {_listed(list(moved_by))}"
+
+
 def must_be_calm(
     draft: Draft, maintenance: Maintenance, at: datetime, advice: str = "change these, or force it and give a reason"
-) -> datetime:
+) -> CalmMoment:
     """The first moment from `at` on that is quiet for none of those whom it hits.
 
     Args:
@@ -125,19 +171,25 @@ def must_be_calm(
     if maintenance.latest_start is not None and at <= maintenance.latest_start:
         until = min(until, maintenance.latest_start)
     found = tenants(draft, maintenance)
-    moment = calm_moment(maintenance, found.values(), at, until)
+    moment = find_calm(maintenance, found, at, until)
     if moment is None:
         names = sorted(name for name, policy in found.items() if policy.quiet_hours)
-        shown = ", ".join(names[:_NAMES_SHOWN]) + (
-            f" and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else ""
+        msg = (
+            f"no moment from {_words(at)} to {_words(until)} is outside of the quiet hours of {_listed(names)}: "
+            f"{advice}"
         )
-        msg = f"no moment from {_words(at)} to {_words(until)} is outside of the quiet hours of {shown}: {advice}"
         raise QuietHoursConflict(msg, scopes=names[:_NAMES_TOLD])
     return moment
 
 
 _NAMES_SHOWN = 10
+_NAMES_KEPT = 100
 _NAMES_TOLD = 1000
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _words(moment: datetime) -> str:

@@ -384,8 +384,14 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         """Those events, finished ones included, with their maintenances in focus."""
         ...
 
-    def load_audiences(self, keys: Iterable[str]) -> State:
-        """Those audiences with their documents; the maintenances of their listed events are in focus."""
+    def load_audiences(self, keys: Iterable[str], *, with_waiting: bool = False) -> State:
+        """Those audiences with their documents; the maintenances of their listed events are in focus.
+
+        Args:
+            keys: Of the audiences.
+            with_waiting: Take the scheduled maintenances of their VMs into focus too, each with all its VMs: an
+                audience that is being enabled is to be shown them (R70b).
+        """
         ...
 
     def save(self, changes: Changes) -> None:

@@ -6,7 +6,7 @@ It goes step by step as `forewarn.store.writing` does. What one of them loads, t
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Collection
 from dataclasses import fields
 from datetime import datetime
 from itertools import islice, takewhile
@@ -26,6 +26,7 @@ from forewarn.core.model import (
     MaintenanceState,
     VirtualMachine,
     audience_key,
+    names_of,
 )
 from forewarn.core.policy import NO_POLICY
 from forewarn.core.value import replace
@@ -53,6 +54,8 @@ MUTABLE: dict[type[Any], tuple[str, ...]] = {
         "extensions",
         "extended",
         "announced_at",
+        "moved_from",
+        "moved_by",
     ),
     Event: ("is_listed", "approved_at", "approved_by"),
 }
@@ -127,13 +130,20 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
         state.events.update(events)
         return state
 
-    def load_audiences(self, keys: Iterable[str]) -> State:
+    def load_audiences(self, keys: Iterable[str], *, with_waiting: bool = False) -> State:
         keys = list(keys)
         events = self._tables.events.rows
-        state = self.load_maintenances({events[i].maintenance_id for i in self._listed_ids(keys)})
+        waiting = self._waiting(keys) if with_waiting else set()
+        state = self.load_maintenances({events[i].maintenance_id for i in self._listed_ids(keys)} | waiting)
         state.audiences.update(self.audiences(keys))
-        self._complete(state)
+        self._complete(state, waiting)
         return state
+
+    def _waiting(self, keys: Iterable[str]) -> set[str]:
+        """Ids of the scheduled maintenances that hold a VM of those audiences."""
+        vms, scopes = names_of(keys)
+        found = of_keys(self._tables.maintenances, self._holders(vms, scopes))
+        return {key for key, one in found.items() if one.state is MaintenanceState.SCHEDULED}
 
     def _add_maintenances(self, state: State, ids: Iterable[str]) -> None:
         missing = [i for i in ids if i not in state.maintenances]
@@ -152,11 +162,11 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
             i for kind, names in (("vm", vms), ("scope", scopes)) for name in set(names) for i in holders.of(kind, name)
         }
 
-    def _complete(self, state: State) -> None:
+    def _complete(self, state: State, waiting: Collection[str] = ()) -> None:
         """Add what a decision about the focus may touch: events, VMs, scopes, audiences with their documents."""
         for events in self.events_of(m.id for m in state.maintenances.values() if m.is_active).values():
             state.events.update((e.id, e) for e in events)
-        needed = _vms_needed(state)
+        needed = _vms_needed(state, waiting)
         lone = of_keys(self._tables.vms, _lone_vms(state) - needed).values()
         found = [vm for vm in lone if vm.scope is not None or vm.policy != NO_POLICY]
         self._add_vms(state, [*of_keys(self._tables.vms, needed).values(), *found])
@@ -376,9 +386,9 @@ def _lone_vms(state: State) -> set[str]:
     return {claim.vm for m in scheduled for claim in m.claims if claim.scope is None} - state.vms.keys()
 
 
-def _vms_needed(state: State) -> set[str]:
+def _vms_needed(state: State, waiting: Collection[str] = ()) -> set[str]:
     """VMs of what may still be announced, and of what takes them away when it ends."""
-    needed: set[str] = set()
+    needed = {name for i in waiting for name in state.maintenances[i].vms}
     for i in state.focus:
         maintenance = state.maintenances[i]
         is_queued = maintenance.state is MaintenanceState.QUEUED

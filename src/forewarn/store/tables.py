@@ -117,6 +117,13 @@ class Names(sa.types.TypeDecorator[Any]):
         return None if value is None else tuple(value)
 
 
+class AddedNames(Names):
+    """As `Names`, in a column that was added later: rows from before have none."""
+
+    def process_result_value(self, value: list[str] | None, dialect: object) -> tuple[str, ...]:  # noqa: ARG002
+        return tuple(value or ())
+
+
 class Pairs(sa.types.TypeDecorator[Any]):
     """A tuple of pairs of strings, kept as JSON."""
 
@@ -292,6 +299,9 @@ maintenance = sa.Table(
     _required("extensions", sa.Integer, server_default="0"),
     _required("extended", Span, server_default="0"),
     sa.Column("announced_at", Moment),
+    _required("is_at_once_unwarned", sa.Boolean, server_default=sa.false()),
+    sa.Column("moved_from", Moment),
+    sa.Column("moved_by", AddedNames),
     sa.Index("ix_maintenance_state_sequence", "state", "sequence"),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from forewarn.core.model import (
     Scope,
     VirtualMachine,
     audience_key,
+    names_of,
 )
 from forewarn.errors import StoreUnavailable
 from forewarn.store import tables as t
@@ -56,6 +57,8 @@ _MUTABLE = {
         "extensions",
         "extended",
         "announced_at",
+        "moved_from",
+        "moved_by",
     ),
     "event": ("is_listed", "approved_at", "approved_by"),
 }
@@ -142,13 +145,25 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         state.events.update((e.id, e) for e in events)
         return state
 
-    def load_audiences(self, keys: Iterable[str]) -> State:
+    def load_audiences(self, keys: Iterable[str], *, with_waiting: bool = False) -> State:
         keys = list(keys)
-        listed = self._listed(keys)
-        state = self.load_maintenances({e.maintenance_id for e in listed})
+        ids = {e.maintenance_id for e in self._listed(keys)}
+        waiting = self._waiting(keys) if with_waiting else set()
+        state = self.load_maintenances(ids | waiting)
         state.audiences.update(self.audiences(keys))
-        self._complete(state)
+        self._complete(state, waiting)
         return state
+
+    def _waiting(self, keys: Iterable[str]) -> set[str]:
+        """Ids of the scheduled maintenances that hold a VM of those audiences."""
+        vms, scopes = names_of(keys)
+        holders = self._holders(vms, scopes)
+        found: set[str] = set()
+        for piece in in_pieces(sorted(holders)):
+            c = t.maintenance.c
+            query = sa.select(c.id).where(c.id.in_(piece), c.state == MaintenanceState.SCHEDULED)
+            found.update(self._connection.execute(query).scalars())
+        return found
 
     def _add_maintenances(self, state: State, ids: Iterable[str]) -> None:
         state.maintenances.update(self._maintenances_by_id(i for i in ids if i not in state.maintenances))
@@ -167,11 +182,11 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
                 ids.update(self._connection.execute(query).scalars())
         return ids
 
-    def _complete(self, state: State) -> None:
+    def _complete(self, state: State, waiting: Collection[str] = ()) -> None:
         """Add what a decision about the focus may touch: events, VMs, scopes, audiences with their documents."""
         for events in self.events_of(m.id for m in state.maintenances.values() if m.is_active).values():
             state.events.update((e.id, e) for e in events)
-        self._add_vms(state, self._by_key(VirtualMachine, t.vm.c.name, _vms_needed(state)))
+        self._add_vms(state, self._by_key(VirtualMachine, t.vm.c.name, _vms_needed(state, waiting)))
         self._add_vms(state, self._with_policy(_lone_vms(state)))
         vm_audiences = {audience_key(vm, state.scopes.get(vm.scope or "")) for vm in state.vms.values()}
         keys = vm_audiences | {e.audience for e in state.events.values()} | set(state.audiences)
@@ -404,9 +419,9 @@ def _lone_vms(state: State) -> set[str]:
     return {claim.vm for m in scheduled for claim in m.claims if claim.scope is None} - state.vms.keys()
 
 
-def _vms_needed(state: State) -> set[str]:
+def _vms_needed(state: State, waiting: Collection[str] = ()) -> set[str]:
     """VMs of what may still be announced, and of what takes them away when it ends."""
-    needed: set[str] = set()
+    needed = {name for i in waiting for name in state.maintenances[i].vms}
     for i in state.focus:
         maintenance = state.maintenances[i]
         is_queued = maintenance.state is MaintenanceState.QUEUED

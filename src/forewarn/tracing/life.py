@@ -49,6 +49,7 @@ class Moment:
 _STEPS = {
     EntryKind.QUEUED: "queued",
     EntryKind.SCHEDULED: "announced",
+    EntryKind.ANNOUNCED: "announced late",
     EntryKind.APPROVED: "approved",
     EntryKind.WITHDRAWN: "withdrawn",
     EntryKind.UNSEEN: "not seen",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -27,6 +27,7 @@ from forewarn.core.model import (
     VirtualMachine,
 )
 from forewarn.core.request import Request
+from forewarn.core.warning import unwarned_vms
 from forewarn.wire.advice import Advice
 from forewarn.wire.exchange import Exchange
 
@@ -54,6 +55,8 @@ __all__ = [
     "MoreTimeIn",
     "OperationIn",
     "PageOut",
+    "PlannedEventOut",
+    "PlannedOut",
     "PredictionIn",
     "ReasonIn",
     "StartIn",
@@ -134,11 +137,19 @@ class MaintenanceIn(_Forced):
     latest_start: Moment | None = Field(
         None, description="Up to when those whom it hits may put it off; none: they may not."
     )
+    now: bool = Field(
+        default=False,
+        description="Start at once, where no VM that it hits asked for events. If one did, this is refused, unless it "
+        "is forced: a VM that can be warned has its notice.",
+    )
 
     @model_validator(mode="after")
     def _names_type_or_cause(self) -> MaintenanceIn:
         if self.type is None and self.cause is None:
             msg = "name a type or a cause"
+            raise ValueError(msg)
+        if self.now and (self.notice_s is not None or self.not_before is not None):
+            msg = "now and a time are named: give one of them"
             raise ValueError(msg)
         return self
 
@@ -160,6 +171,7 @@ class MaintenanceIn(_Forced):
             vms=tuple(self.vms),
             force_reason=self.force_reason,
             latest_start=self.latest_start,
+            is_now=self.now,
         )
 
 
@@ -318,6 +330,14 @@ class EventOut(_Out):
         )
 
 
+_MOVED_FROM = "What NotBefore would be without quiet hours; null: they did not move it."
+_MOVED_BY = "Scopes, or VMs that stand alone, whose quiet hours moved NotBefore."
+_UNWARNED = (
+    "VMs that it hits without an event to warn them: they have not asked for events, or their scope has not opted in. "
+    "Of a queued one, as far as can be known now."
+)
+
+
 class MaintenanceOut(_Out):
     """A maintenance with its events."""
 
@@ -332,6 +352,8 @@ class MaintenanceOut(_Out):
     duration_s: int
     notice_s: float
     not_before: Moment | None
+    moved_from: Moment | None = Field(description=_MOVED_FROM)
+    moved_by: list[str] = Field(description=_MOVED_BY)
     created_at: Moment
     started_at: Moment | None
     impacted_at: Moment | None
@@ -343,11 +365,14 @@ class MaintenanceOut(_Out):
     extended_s: float
     hosts: list[str]
     vms: list[str]
+    unwarned_vms: list[str] = Field(description=_UNWARNED)
     events: list[EventOut]
 
     @classmethod
-    def of(cls, maintenance: Maintenance, events: list[Event]) -> MaintenanceOut:
-        """From the model."""
+    def of(
+        cls, maintenance: Maintenance, events: list[Event], would_warn: Callable[[str], bool] | None = None
+    ) -> MaintenanceOut:
+        """From the model; for `would_warn` see `core.warning.unwarned_vms`."""
         m = maintenance
         return cls(
             id=m.id,
@@ -361,6 +386,8 @@ class MaintenanceOut(_Out):
             duration_s=m.duration_s,
             notice_s=m.notice.total_seconds(),
             not_before=m.not_before,
+            moved_from=m.moved_from,
+            moved_by=list(m.moved_by),
             created_at=m.created_at,
             started_at=m.started_at,
             impacted_at=m.impacted_at,
@@ -372,7 +399,73 @@ class MaintenanceOut(_Out):
             extended_s=m.extended.total_seconds(),
             hosts=list(m.hosts),
             vms=list(m.vms),
+            unwarned_vms=list(unwarned_vms(m, events, would_warn)),
             events=[EventOut.of(event, m) for event in events],
+        )
+
+
+class PlannedEventOut(_Out):
+    """An event that would be announced."""
+
+    scope: str
+    resources: list[str]
+    update_domain: int
+    is_approved: bool = Field(description="Whether a policy would approve it at once.")
+
+
+class PlannedOut(_Out):
+    """A maintenance that would be made. Nothing was done, so it has no id."""
+
+    dry_run: Literal[True] = True
+    state: Literal["planned"] = "planned"
+    would_be: MaintenanceState = Field(description="The state in which it would be.")
+    cause: str
+    type: EventType
+    impact: EventType
+    source: Source
+    description: str
+    duration_s: int
+    notice_s: float
+    not_before: Moment | None = Field(description="Null: it would be queued, and be announced when its turn has come.")
+    moved_from: Moment | None = Field(description=_MOVED_FROM)
+    moved_by: list[str] = Field(description=_MOVED_BY)
+    force_reason: str | None
+    latest_start: Moment | None
+    hosts: list[str]
+    vms: list[str]
+    unwarned_vms: list[str] = Field(description=_UNWARNED)
+    events: list[PlannedEventOut]
+
+    @classmethod
+    def of(cls, maintenance: Maintenance, events: Iterable[Event], unwarned: Iterable[str]) -> PlannedOut:
+        """From the model."""
+        m = maintenance
+        return cls(
+            would_be=m.state,
+            cause=m.cause,
+            type=m.type,
+            impact=m.impact,
+            source=m.source,
+            description=m.description,
+            duration_s=m.duration_s,
+            notice_s=m.notice.total_seconds(),
+            not_before=m.not_before,
+            moved_from=m.moved_from,
+            moved_by=list(m.moved_by),
+            force_reason=m.force_reason,
+            latest_start=m.latest_start,
+            hosts=list(m.hosts),
+            vms=list(m.vms),
+            unwarned_vms=list(unwarned),
+            events=[
+                PlannedEventOut(
+                    scope=event.audience.partition(":")[2],
+                    resources=list(event.resources),
+                    update_domain=event.update_domain,
+                    is_approved=event.is_approved,
+                )
+                for event in events
+            ],
         )
 
 

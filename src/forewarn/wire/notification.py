@@ -43,6 +43,7 @@ PREFIX = "dev.forewarn"
 _S = MaintenanceState
 _KINDS = {
     EntryKind.SCHEDULED: NotificationKind.SCHEDULED,
+    EntryKind.ANNOUNCED: NotificationKind.SCHEDULED,
     EntryKind.DEFERRED: NotificationKind.DEFERRED,
     EntryKind.EXTENDED: NotificationKind.EXTENDED,
     EntryKind.APPROVED: NotificationKind.APPROVED,

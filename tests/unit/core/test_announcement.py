@@ -116,13 +116,65 @@ def test_what_begins_before_events_arrive_is_neither_announced_nor_delayed() -> 
 
 
 def test_a_named_moment_is_kept_even_when_nobody_is_told() -> None:
-    """R70."""
+    """R70a, R71."""
     world = World(vm("a"), is_enabled=False)
     moment = NOW + minutes(3) + timedelta(milliseconds=5)
     made = world.plan_one(replace(RESTART, not_before=NOW + minutes(20)))
     assert (made.state, made.not_before, world.events_of(made)) == (S.SCHEDULED, NOW + minutes(20), [])
     other = world.plan_one(Request(cause="user-redeploy", vms=("a",), not_before=moment, force_reason="drill"))
-    assert (other.state, other.not_before) == (S.SCHEDULED, moment)
+    assert (other.state, other.not_before) == (S.SCHEDULED, NOW + timedelta(seconds=181))
+
+
+PLATFORM = ("live-migration", "host-maintenance", "platform-redeploy", "predicted-failure")
+USER = ("user-restart", "user-redeploy", "spot-eviction")
+
+
+@pytest.mark.parametrize("cause", [*PLATFORM, *USER])
+def test_a_notice_holds_for_a_vm_that_does_not_ask(cause: str) -> None:
+    """R70a."""
+    world = World(vm("a"), is_enabled=False)
+    made = world.plan_one(Request(cause=cause, vms=("a",), notice=timedelta(hours=4)))
+    assert (made.state, made.not_before, world.events_of(made)) == (S.SCHEDULED, NOW + timedelta(hours=4), [])
+    world.advance(timedelta(hours=4) - timedelta(microseconds=1))
+    assert world.state_of(made) is S.SCHEDULED
+    world.advance(timedelta(microseconds=1))
+    assert world.state_of(made) is S.STARTED
+
+
+@pytest.mark.parametrize(
+    ("cause", "notice"),
+    [
+        ("live-migration", minutes(15)),
+        ("host-maintenance", minutes(15)),
+        ("platform-redeploy", minutes(10)),
+        ("predicted-failure", timedelta(days=7)),
+    ],
+)
+def test_platform_maintenance_keeps_its_usual_notice_where_nobody_asks(cause: str, notice: timedelta) -> None:
+    """R70a, R71, R72."""
+    made = World(vm("a"), is_enabled=False).plan_one(Request(cause=cause, vms=("a",)))
+    assert (made.state, made.not_before) == (S.SCHEDULED, NOW + notice)
+
+
+@pytest.mark.parametrize("cause", USER)
+def test_what_a_user_asks_for_and_an_eviction_do_not_wait_where_nobody_asks(cause: str) -> None:
+    """R70a."""
+    assert World(vm("a"), is_enabled=False).plan_one(Request(cause=cause, vms=("a",))).state is S.STARTED
+
+
+def test_an_operation_that_its_scope_has_not_opted_in_to_does_not_wait_unless_a_time_was_given() -> None:
+    """R70a, R93."""
+    world = World(vm("fleet_0", scope="fleet"), scopes=(scale_set(),))
+    upgrade = Request(cause="os-upgrade", vms=("fleet_0",))
+    assert world.complete(world.plan_one(upgrade)).state is S.COMPLETED
+    later = world.plan_one(replace(upgrade, notice=minutes(3)))
+    assert (later.state, later.not_before) == (S.SCHEDULED, NOW + minutes(3))
+
+
+def test_a_forced_notice_of_nothing_starts_at_once_where_nobody_asks() -> None:
+    """R70a."""
+    request = Request(cause="host-maintenance", vms=("a",), notice=timedelta(0), force_reason="fire")
+    assert World(vm("a"), is_enabled=False).plan_one(request).state is S.STARTED
 
 
 @pytest.mark.parametrize(

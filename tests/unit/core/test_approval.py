@@ -73,9 +73,16 @@ def test_approving_a_withdrawn_event_is_fine_and_changes_nothing() -> None:
     """R55, R70."""
     world, made, web, _ = shared_host()
     world.disable("scope:web")
-    world.enable("scope:web")
     assert world.approve("web-0", web.id) == Approval(unchanged=(web.id,))
     assert world.state_of(made) is S.SCHEDULED
+
+
+def test_an_event_that_came_back_can_be_approved() -> None:
+    """R49, R70b."""
+    world, _, web, _ = shared_host()
+    world.disable("scope:web")
+    world.enable("scope:web")
+    assert world.approve("web-0", web.id) == Approval(approved=(web.id,))
 
 
 def test_several_events_are_approved_at_once_and_repeats_count_once() -> None:

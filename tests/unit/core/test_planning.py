@@ -1,13 +1,35 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Rules
-from forewarn.core.model import EventType, MaintenanceState, PowerState, Scope, ScopeKind, Source, VirtualMachine
+from forewarn.core.model import (
+    EventStatus,
+    EventType,
+    MaintenanceState,
+    PowerState,
+    Scope,
+    ScopeKind,
+    Source,
+    VirtualMachine,
+)
+from forewarn.core.policy import Policy
 from forewarn.core.request import Request
 from forewarn.core.waves import split
-from forewarn.errors import CallerError, Conflict, InvalidRequest, LimitExceeded, NotFound
+from forewarn.errors import (
+    BelowMinimumNotice,
+    CallerError,
+    Conflict,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    QuietHoursConflict,
+)
+from tests.support.quiet import quiet_hours
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, vm
 
@@ -142,12 +164,62 @@ def test_naming_a_vm_or_host_twice_changes_nothing() -> None:
     assert world.plan_one(Request(cause="host-maintenance", hosts=("host-1", "host-1"))).hosts == ("host-1",)
 
 
-def test_maintenance_of_an_empty_host_starts_at_once() -> None:
-    """R70: nobody sees it, so nobody waits."""
+def test_maintenance_of_an_empty_host_starts_at_once_unless_a_time_was_given() -> None:
+    """R70a: no VM is hit, so none waits."""
     world = World(vm("a"), hosts=("host-0",))
     made = world.plan_one(Request(cause="host-maintenance", hosts=("host-0",)))
     assert (made.state, made.hosts, made.vms) == (S.STARTED, ("host-0",), ())
     assert world.lines("vm:a") == ()
+    later = world.plan_one(Request(cause="host-maintenance", hosts=("host-0",), notice=minutes(60)))
+    assert (later.state, later.not_before) == (S.SCHEDULED, NOW + minutes(60))
+
+
+NOW_PLEASE = Request(cause="host-maintenance", vms=("a", "b"), is_now=True)
+
+
+def test_now_starts_at_once_where_no_vm_asks() -> None:
+    """R70a."""
+    world = World(vm("a"), vm("b"), is_enabled=False)
+    made = world.plan_one(NOW_PLEASE)
+    assert (made.state, made.not_before) == (S.STARTED, NOW)
+
+
+def test_now_is_refused_where_a_vm_asks_and_forcing_it_shows_that_vm_what_starts() -> None:
+    """R70a, R71."""
+    world = World(vm("a"), vm("b"), is_enabled=False)
+    world.enable("vm:b")
+    with pytest.raises(BelowMinimumNotice, match="b asked for events, and a Freeze needs at least 15m") as caught:
+        world.plan(NOW_PLEASE)
+    assert caught.value.details == {"minimum_s": 900, "vms": ["b"]}
+    made = world.plan_one(replace(NOW_PLEASE, force_reason="fire"))
+    assert made.state is S.STARTED
+    assert [line.status for line in world.lines("vm:b")] == [EventStatus.STARTED]
+
+
+@pytest.mark.parametrize("said", [{"notice": minutes(20)}, {"not_before": NOW + minutes(20)}])
+def test_now_and_a_time_contradict_each_other(said: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="give one of them"):
+        World(vm("a"), vm("b")).plan(replace(NOW_PLEASE, force_reason="fire", **said))
+
+
+def test_now_does_not_mean_after_quiet_hours() -> None:
+    """R70a: who says now is told that it would be later."""
+    quiet = Policy(quiet_hours=(quiet_hours("sat", "09:00", "12:00", "UTC"),))
+    world = World(vm("a"), replace(vm("b"), policy=quiet), is_enabled=False)
+    with pytest.raises(QuietHoursConflict, match="quiet hours of b to 2026-11-21T12:00") as caught:
+        world.plan(NOW_PLEASE)
+    assert caught.value.details["scopes"] == ["b"]
+    assert world.plan_one(replace(NOW_PLEASE, force_reason="fire")).state is S.STARTED
+
+
+def test_who_waits_in_the_queue_and_asks_meanwhile_has_full_notice_in_spite_of_now() -> None:
+    """R61, R70a."""
+    world = World(*two_fault_domains(), scopes=(availability_set(),), is_enabled=False)
+    first, second = world.plan(Request(cause="host-maintenance", hosts=("host-1", "host-2"), is_now=True))
+    assert (first.state, second.state) == (S.STARTED, S.QUEUED)
+    world.enable("scope:web")
+    world.complete(first)
+    assert (world.state_of(second), world.get(second).not_before) == (S.SCHEDULED, NOW + minutes(15))
 
 
 def test_an_empty_host_belongs_to_the_first_part_of_a_request() -> None:

@@ -147,10 +147,32 @@ def test_a_named_moment_in_quiet_hours_is_put_after_them() -> None:
 
 
 def test_who_does_not_ask_for_events_has_quiet_hours_all_the_same() -> None:
-    """R70: without a policy it would run at once."""
+    """R70."""
     world = World(replace(vm("db"), policy=QUIET), is_enabled=False)
     made = world.plan_one(Request(cause="host-maintenance", vms=("db",)))
     assert (made.state, made.not_before, world.events_of(made)) == (S.SCHEDULED, EVENING, [])
+
+
+def test_a_maintenance_says_from_when_it_was_moved_and_by_whose_quiet_hours() -> None:
+    """It is not everybody on the host who has some, and not all of them are in the way."""
+    night = Policy(quiet_hours=(quiet_hours(ALL_DAYS, "01:00", "02:00", "UTC"),))
+    world = World(replace(vm("db"), policy=QUIET), replace(vm("other"), policy=night), vm("third"))
+    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    assert (made.not_before, made.moved_from, made.moved_by) == (EVENING, NOW + minutes(15), ("db",))
+    (entry,) = world.changes.entries
+    assert entry.reason == "NotBefore moved from 2026-11-21T10:15:00Z by quiet hours of db"
+
+
+def test_what_is_put_off_into_quiet_hours_says_so_and_no_more_when_it_is_put_off_out_of_them() -> None:
+    world = World(replace(vm("db"), policy=Policy(quiet_hours=(quiet_hours("sat", "12:00", "13:00", "UTC"),))))
+    request = Request(cause="host-maintenance", vms=("db",), latest_start=utc("2026-11-21 20:00"))
+    made = world.plan_one(request)
+    assert (made.moved_from, made.moved_by) == (None, ())
+    moved = world.defer(made, not_before=utc("2026-11-21 12:10"))
+    assert (moved.not_before, moved.moved_from) == (utc("2026-11-21 13:00"), utc("2026-11-21 12:10"))
+    assert moved.moved_by == ("db",)
+    again = world.defer(moved, not_before=utc("2026-11-21 15:00"))
+    assert (again.moved_from, again.moved_by) == (None, ())
 
 
 def test_an_approval_is_consent_to_quiet_hours() -> None:

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from forewarn.core.access import Principal, Role
 from forewarn.core.causes import CAUSES
 from forewarn.core.lifecycle import Trigger, allows, event_status
-from forewarn.core.model import Entry, EntryKind, Maintenance, MaintenanceState
+from forewarn.core.model import Entry, EntryKind, Event, Maintenance, MaintenanceState
 from forewarn.core.policy import Policy
 from forewarn.core.selection import Selection
+from forewarn.core.warning import unwarned_vms
 from forewarn.dashboard import words
 from forewarn.dashboard.act import may
 from forewarn.dashboard.board import item_of, remembered
 from forewarn.dashboard.page import Look, Page
+from forewarn.dashboard.pages.schedule import OPT_IN
 from forewarn.errors import NotFound
 from forewarn.store.contract import Reader
 
@@ -59,8 +61,21 @@ def maintenance(reader: Reader, look: Look) -> Page:
         "asked": {event.audience: asked_at(event.audience) for event in item.events},
         "can": _possible(found, caller, written, extensible) & may(caller),
         "extensible": extensible,
+        "unwarned": _unwarned(shown, item.events),
+        "opt_in": OPT_IN,
     }
     return Page(template="maintenance.html", title=words.title(shown), values=values)
+
+
+def _unwarned(shown: Maintenance, events: Sequence[Event]) -> dict[str, list[str]]:
+    """VMs that no event warns, by the audience key of their tenant (R70c)."""
+    names = set(unwarned_vms(shown, events))
+    found: dict[str, list[str]] = {}
+    for claim in shown.claims:
+        key = f"vm:{claim.vm}" if claim.scope is None else f"scope:{claim.scope}"
+        if claim.vm in names and (key in found or len(found) < _TENANTS_MAX):
+            found.setdefault(key, []).append(claim.vm)
+    return found
 
 
 def _possible(found: Maintenance, caller: Principal, entries: Sequence[Entry], extensible: Sequence[str]) -> set[str]:

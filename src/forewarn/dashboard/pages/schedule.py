@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pydantic import ValidationError
 
 from forewarn.core.causes import CAUSES
-from forewarn.core.model import Event, EventType, Maintenance
+from forewarn.core.model import EventType
 from forewarn.dashboard.page import Look, Page
+from forewarn.engine import Rehearsed
 from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.secret import new_token
 from forewarn.span import parse_span
@@ -28,10 +29,13 @@ FIELDS = (
     "notice",
     "not_before",
     "latest_start",
+    "now",
     "force",
     "reason",
     "key",
 )
+OPT_IN = frozenset(name for name, cause in CAUSES.items() if cause.profile is not None)
+"""Causes that make events only where a scope has opted in."""
 _MOMENTS = ("not_before", "latest_start")
 
 
@@ -41,19 +45,22 @@ def schedule(_reader: Reader, look: Look) -> Page:
     return Page(template="schedule.html", title="Schedule", values=_values(form, None, ""), is_live=False)
 
 
-def schedule_preview(
-    form: Mapping[str, str], rehearsed: Sequence[tuple[Maintenance, Sequence[Event]]] | None, wrong: str
-) -> Page:
+def schedule_preview(form: Mapping[str, str], rehearsed: Sequence[Rehearsed] | None, wrong: str) -> Page:
     """The form again, with what it would do, or with what is wrong."""
     return Page(template="schedule.html", title="Schedule", values=_values(form, rehearsed, wrong), is_live=False)
 
 
-def _values(
-    form: Mapping[str, str], rehearsed: Sequence[tuple[Maintenance, Sequence[Event]]] | None, wrong: str
-) -> dict[str, object]:
+def _values(form: Mapping[str, str], rehearsed: Sequence[Rehearsed] | None, wrong: str) -> dict[str, object]:
     filled = {name: form.get(name, "") for name in FIELDS}
     filled["key"] = filled["key"] or new_token()
-    return {"form": filled, "types": list(EventType), "rehearsed": rehearsed, "wrong": wrong, "causes": list(CAUSES)}
+    return {
+        "form": filled,
+        "types": list(EventType),
+        "rehearsed": rehearsed,
+        "wrong": wrong,
+        "causes": list(CAUSES),
+        "opt_in": OPT_IN,
+    }
 
 
 def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
@@ -68,6 +75,7 @@ def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
         msg = f"{len(hosts) + len(vms)} hosts and VMs are named: the limit is {names_max} (request_vms_max)"
         raise LimitExceeded(msg)
     content: dict[str, object] = {"hosts": hosts, "vms": vms, "force": form.get("force", "") == "on"}
+    content["now"] = form.get("now", "") == "on"
     content |= {name: form[name] for name in ("type", "source", "description", "reason") if form.get(name, "").strip()}
     for name in _MOMENTS:
         text = form.get(name, "").strip()

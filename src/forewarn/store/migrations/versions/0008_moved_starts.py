@@ -1,0 +1,24 @@
+"""Which maintenance starts at once when nobody can be warned, and what quiet hours did to NotBefore.
+
+Revision: 0008.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+
+
+def upgrade() -> None:
+    """Add columns that the code before this does without."""
+    flag: sa.Column[bool] = sa.Column("is_at_once_unwarned", sa.Boolean(), nullable=False, server_default=sa.false())
+    op.add_column("maintenance", flag)
+    op.add_column("maintenance", sa.Column("moved_from", sa.BigInteger(), nullable=True))
+    op.add_column("maintenance", sa.Column("moved_by", sa.JSON(), nullable=True))
+
+
+def downgrade() -> None:
+    """Take them away."""
+    for name in ("moved_by", "moved_from", "is_at_once_unwarned"):
+        op.drop_column("maintenance", name)
