@@ -21,9 +21,10 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from forewarn.clock import Clock, uptime_s
 from forewarn.clock_guard import ClockGuard
 from forewarn.core import settlement
+from forewarn.core.announcement import is_announcing, makes_event
 from forewarn.core.decision import Changes, Document, Draft, Rules, State
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Maintenance
+from forewarn.core.model import Maintenance, audience_key
 from forewarn.errors import IdempotencyMismatch, StoreUnavailable
 from forewarn.faults import Faults
 from forewarn.feed import Feed
@@ -247,6 +248,14 @@ class Committer:
                 self.identity.replace_hosts(news.hosts)
             self.feed.publish(document for document in news.documents if self.feed.is_new(document))
             return has_changed
+
+    def would_warn(self, cause: str, vm: str) -> bool:
+        """Whether an operation of that cause on that VM would show an event now, as far as is known here (R70c)."""
+        found = self.identity.declared(vm)
+        if found is None:
+            return False
+        audience = self.feed.audience(audience_key(*found))
+        return is_announcing(audience, self.clock.now(), self.rules.announce_delay) and makes_event(cause, *found)
 
     def _missed(self, tx: Transaction) -> list[Document]:
         """What others have committed and is not published here yet; none where there are no others.

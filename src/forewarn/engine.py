@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from forewarn.commit import Key, inline, recall, traced
 from forewarn.core import ending, host_failure, moving, planning, service, settlement
 from forewarn.core.access import Owned
-from forewarn.core.announcement import is_announcing, is_warned, makes_event
+from forewarn.core.announcement import is_warned
 from forewarn.core.approval import Approval, Approver, approve
 from forewarn.core.causes import CAUSES
 from forewarn.core.clock_jump import Jump
@@ -35,7 +35,7 @@ from forewarn.core.inventory import (
     only_changes,
     with_host,
 )
-from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine, audience_key
+from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.request import Request
 from forewarn.core.warning import unwarned_vms
 from forewarn.deadlines import DeadlineCommands
@@ -243,14 +243,6 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         async with self._lock:
             result: list[Rehearsed] = await self._write(work)
             return result
-
-    def would_warn(self, cause: str, vm: str) -> bool:
-        """Whether an operation of that cause on that VM would show an event now, as far as is known here (R70c)."""
-        found = self.identity.declared(vm)
-        if found is None:
-            return False
-        audience = self.feed.audience(audience_key(*found))
-        return is_announcing(audience, self.clock.now(), self.rules.announce_delay) and makes_event(cause, *found)
 
     def _bent(self, request: Request) -> Request:
         """The request as a fault has it: with less notice than is promised (A21, R90)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from forewarn.commit import Committer, Key, recall, traced
 from forewarn.core import ending, planning, rollout_commands, rollout_steps, settlement
@@ -58,7 +59,8 @@ class RolloutCommands(Committer):
     async def plan_rollout(self, spec: RolloutSpec) -> Plan:
         """What a rollout would do; see `core.rollout_plan.plan` for what it raises."""
         inventory = await self.read(lambda reader: reader.inventory())
-        return plan(spec, inventory, self.clock.now(), rules=self.rules)
+        would_warn = partial(self.would_warn, spec.cause)
+        return plan(spec, inventory, self.clock.now(), rules=self.rules, would_warn=would_warn)
 
     @traced
     async def create_rollout(self, spec: RolloutSpec, *, actor: str, key: Key | None = None) -> Rollout:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import combinations
 from typing import Any
 
@@ -97,6 +97,17 @@ def nothing_started_early(account: Account) -> Iterator[str]:
     for run in account.runs:
         if run.maintenance_id in begun and run.started_at < begun[run.maintenance_id]:
             yield f"the actuator began {run.maintenance_id} at {run.started_at}, before it had started"
+
+
+def times_given_hold(account: Account) -> Iterator[str]:
+    """R70a, R71: NotBefore is never nearer than the notice, counted from the announcement, whoever asks for events."""
+    announced_at = {e["maintenance_id"]: _at(e["at"]) for e in _entries(account, "scheduled")}
+    for m in account.maintenances.values():
+        is_free = not m["events"] and (m["source"] == "User" or m["cause"] == "spot-eviction")
+        if m["id"] not in announced_at or m["not_before"] is None or is_free:
+            continue
+        if _at(m["not_before"]) < announced_at[m["id"]] + timedelta(seconds=m["notice_s"]):
+            yield f"maintenance {m['id']} was announced for {m['not_before']}, and has {m['notice_s']} s of notice"
 
 
 def incarnations_grow(account: Account) -> Iterator[str]:
@@ -296,6 +307,7 @@ CHECKS: tuple[Callable[[Account], Iterable[str]], ...] = (
     steps_taken_once,
     approvals_kept,
     nothing_started_early,
+    times_given_hold,
     incarnations_grow,
     documents_equal,
     versions_agree,

@@ -509,6 +509,10 @@ def test_serve_takes_settings_by_flag_and_by_name(alone: Cli) -> None:
 def test_a_dry_run_shows_what_would_be_announced_and_announces_nothing(cli: Cli) -> None:
     _end_everything(cli)
     done = cli.run("maintenance", "schedule", "--vm", "WestNO_0", "--type", "freeze", "--dry-run")
-    assert "nothing is announced" in done.stderr
-    assert "WestNO_0" in done.stdout
+    first, second, *_ = done.stdout.splitlines()
+    assert first == "dry run: nothing is announced"
+    assert second.startswith("would be scheduled: Freeze of WestNO_0")
+    assert "maintenance" not in done.stdout, "nothing is there that an id could be given to"
+    (planned,) = cli.json("maintenance", "schedule", "--vm", "WestNO_0", "--type", "freeze", "--dry-run")
+    assert (planned["dry_run"], planned["state"], "id" in planned) == (True, "planned", False)
     assert cli.json("maintenance", "list", "--active") == []

@@ -260,12 +260,41 @@ def test_what_would_be_announced_is_told_and_nothing_is_done(service: Running) -
         planned = api.post("/v1/maintenance/plan", json=freeze(vm, duration_s=9))
         assert planned.status_code == 200, planned.text
         (item,) = planned.json()["items"]
-        assert item["state"] == "scheduled"
+        assert (item["state"], item["would_be"], item["dry_run"]) == ("planned", "scheduled", True)
+        assert not {"id", "request_id", "created_at"} & item.keys()
         assert [event["resources"] for event in item["events"]] == [[vm.name]]
+        assert "id" not in item["events"][0]
+        assert item["unwarned_vms"] == []
         assert api.get("/v1/ledger", params={"newest": True, "limit": 1}).json() == before
-        error(api.get(f"/v1/maintenance/{item['id']}"), 404, "not_found")
         made = api.post("/v1/maintenance", json=freeze(vm, duration_s=9)).json()["items"][0]
         assert (made["type"], made["duration_s"], made["notice_s"]) == (item["type"], 9, item["notice_s"])
+
+
+def test_who_is_not_warned_is_named_by_the_preview_the_answer_and_the_maintenance(service: Running) -> None:
+    """R70a, R70c."""
+    vm = service.vm()
+    with service.operator() as api:
+        (item,) = api.post("/v1/maintenance/plan", json=freeze(vm, notice_s=7200)).json()["items"]
+        assert (item["would_be"], item["unwarned_vms"], item["events"]) == ("scheduled", [vm.name], [])
+        (made,) = api.post("/v1/maintenance", json=freeze(vm, notice_s=7200)).json()["items"]
+        assert (made["state"], made["unwarned_vms"], made["notice_s"]) == ("scheduled", [vm.name], 7200)
+        service.enable(vm)
+        shown = api.get(f"/v1/maintenance/{made['id']}").json()
+        assert (shown["unwarned_vms"], shown["not_before"]) == ([], made["not_before"])
+        assert [event["status"] for event in shown["events"]] == ["Scheduled"], "it asks now, and is shown what waits"
+
+
+def test_now_starts_what_nobody_is_warned_of_and_is_refused_otherwise(service: Running) -> None:
+    """R70a."""
+    silent, asking = service.vm(), service.vm()
+    service.enable(asking)
+    with service.operator() as api:
+        (made,) = api.post("/v1/maintenance", json=freeze(silent, now=True)).json()["items"]
+        assert (made["state"], made["unwarned_vms"]) == ("started", [silent.name])
+        error(api.post("/v1/maintenance", json=freeze(asking, now=True)), 409, "below_minimum_notice")
+        error(api.post("/v1/maintenance", json=freeze(asking, now=True, notice_s=900)), 422, "invalid_request")
+        forced = api.post("/v1/maintenance", json=freeze(asking, now=True, force=True, reason="fire")).json()["items"]
+        assert [each["state"] for each in forced] == ["started"]
 
 
 def test_what_would_be_refused_is_refused_when_it_is_only_asked(service: Running) -> None:

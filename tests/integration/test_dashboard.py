@@ -396,6 +396,32 @@ def test_the_form_shows_what_would_be_announced_and_announces_nothing(service: R
     assert before == after
 
 
+def test_who_is_not_warned_stands_in_the_preview_and_among_the_tenants(service: Running, browser: Browser) -> None:
+    """R70c."""
+    vm = service.vm()
+    form = {"vms": vm.name, "type": "Reboot", "notice": "4h"}
+    page = text_of(browser.send_form("/schedule", step="look", **form))
+    assert "would be scheduled" in page
+    assert f"Not warned: {vm.name} has not asked for events." in page
+    sent = text_of(browser.send_form("/schedule", step="send", **form))
+    assert "not warned has not asked for events" in sent
+    seen(vm, service)
+    with service.operator() as api:
+        (made,) = [each for each in api.get("/v1/maintenance").json()["items"] if each["vms"] == [vm.name]]
+    assert "not warned" not in text_of(browser.get(f"/maintenance/{made['id']}"))
+
+
+def test_the_form_starts_at_once_what_nobody_can_be_warned_of(service: Running, browser: Browser) -> None:
+    """R70a."""
+    vm = service.vm()
+    form = {"vms": vm.name, "type": "Reboot", "now": "on"}
+    assert "would start at once" in text_of(browser.send_form("/schedule", step="look", **form))
+    seen(vm, service)
+    assert f"it cannot start now: {vm.name} asked for events" in text_of(
+        browser.send_form("/schedule", step="look", **form)
+    )
+
+
 def test_a_form_that_is_sent_twice_makes_one_maintenance(service: Running, browser: Browser) -> None:
     vm = seen(service.vm(), service)
     form = {"step": "send", "vms": vm.name, "type": "Reboot", "key": "once", "notice": "20m", "description": "New disk"}

@@ -34,8 +34,8 @@ CSV_COLUMNS = {
     "ledger": "sequence at kind actor maintenance_id event_id scope vm source_address api_version reason",
     "events": "id maintenance_id scope resources update_domain status type not_before approved_at approved_by",
     "maintenances": "id request_id state cause type impact source description duration_s notice_s not_before "
-    "created_at started_at impacted_at ended_at force_reason latest_start deferrals extensions extended_s "
-    "hosts vms",
+    "moved_from moved_by created_at started_at impacted_at ended_at force_reason latest_start deferrals extensions "
+    "extended_s hosts vms unwarned_vms",
 }
 """The members of the API's answers that have a column, in order. The schemas themselves take long to import."""
 

@@ -11,6 +11,7 @@ import typer
 from forewarn.cli.command import command, group
 from forewarn.cli.confirming import Yes, confirm
 from forewarn.cli.connection import Connection, segment
+from forewarn.cli.maintenance import moved_words
 from forewarn.cli.names import rollout_ids
 from forewarn.cli.output import Column, Output, format_moment, format_seconds, parse_moment
 from forewarn.errors import ConfigError, ForewarnError
@@ -160,17 +161,40 @@ def _print_plan(output: Output, plan: dict[str, Any]) -> None:
             format_moment(batch["begins_at"]),
             format_moment(batch["ends_at"]),
             batch["vms"],
+            batch["unwarned"] or None,
             "; then ".join(", ".join(hosts) for hosts in batch["rounds"]),
         )
         for batch in plan["batches"]
     ]
-    output.table(
-        [Column("batch"), Column("begins"), Column("ends"), Column("vms"), Column("hosts", is_whole=False)], rows
-    )
+    columns = [Column(head) for head in ("batch", "begins", "ends", "vms", "not warned")]
+    output.table([*columns, Column("hosts", is_whole=False)], rows)
+    for line in plan_lines(plan["batches"]):
+        output.line(line)
     spent = (parse_moment(plan["ends_at"]) - parse_moment(plan["begins_at"])).total_seconds()
     least = "at least " if plan["is_at_least"] else ""
     output.line()
-    output.line(f"{plan['hosts']} hosts, {least}{format_seconds(spent)} if nobody approves early; nothing was done")
+    hosts = f"{plan['hosts']} host{'' if plan['hosts'] == 1 else 's'}"
+    output.line(f"dry run: {hosts}, {least}{format_seconds(spent)} if nobody approves early; nothing was done")
+
+
+def plan_lines(batches: list[dict[str, Any]]) -> list[str]:
+    """Which hosts quiet hours put off, and which VMs are not warned."""
+    moves = [move for batch in batches for move in batch["moves"]]
+    lines = [
+        f"host {move['host']}: not before {format_moment(move['not_before'])}, moved {moved_words(move)}"
+        for move in moves[:_LINES_MAX]
+    ]
+    if len(moves) > _LINES_MAX:
+        lines.append(f"and {len(moves) - _LINES_MAX} more hosts are moved by quiet hours")
+    names = [name for batch in batches for name in batch["unwarned_vms"]]
+    if names:
+        count = sum(batch["unwarned"] for batch in batches)
+        shown = ", ".join(names[:_LINES_MAX]) + (f" and {count - _LINES_MAX} more" if count > _LINES_MAX else "")
+        lines.append(f"not warned: {shown} ({'have' if count > 1 else 'has'} not asked for events)")
+    return lines
+
+
+_LINES_MAX = 20
 
 
 def _progress(rollout: dict[str, Any]) -> str:

@@ -87,6 +87,10 @@ class Survey:
         """How many VMs run on that host."""
         return len(self._running[host])
 
+    def vms_of(self, host: str) -> list[VirtualMachine]:
+        """The VMs that run on that host."""
+        return self._running[host]
+
     def footprint(self, host: str) -> Footprint:
         """Of one of the hosts that were named."""
         if host not in self._footprints:

@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE, Cause
 from forewarn.core.decision import Rules
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import EventType, Source
+from forewarn.core.model import EventType, ScopeKind, Source
+from forewarn.core.policy import Policy
 from forewarn.core.rollout import HOSTS_MAX, LENGTH_MAX, Order, RolloutSpec
 from forewarn.core.rollout_domains import FAULT_DOMAIN, Occupied, Survey
-from forewarn.errors import BelowMinimumNotice, Conflict, InvalidRequest, LimitExceeded, NotFound
+from forewarn.core.tenancy import find_calm, policy_of
+from forewarn.errors import (
+    BelowMinimumNotice,
+    Conflict,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    QuietHoursConflict,
+)
 from forewarn.span import format_span
 
-__all__ = ["Batch", "Plan", "check_spec", "pause_after", "plan"]
+__all__ = ["Batch", "Move", "Plan", "check_spec", "pause_after", "plan"]
 
 _TYPES = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY})
 """What a host can be maintained with: its VMs are there afterwards."""
 
 _NUMBER = re.compile(r"([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A host that would have its turn later, because of quiet hours.
+
+    Attributes:
+        not_before: When its maintenance would start at the latest.
+        moved_from: When it would without quiet hours.
+        moved_by: Names of the scopes, or VMs that stand alone, whose quiet hours these are.
+    """
+
+    host: str
+    not_before: datetime
+    moved_from: datetime
+    moved_by: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +60,8 @@ class Batch:
         vms: How many VMs run on them now.
         begins_at: Estimate.
         ends_at: Estimate: when the last one is over, without the pause that follows.
+        moves: The hosts whose turn quiet hours put off, as far as can be foreseen.
+        unwarned_vms: Names of those VMs that no event would warn now (R70c).
     """
 
     number: int
@@ -44,6 +71,8 @@ class Batch:
     vms: int
     begins_at: datetime
     ends_at: datetime
+    moves: tuple[Move, ...] = ()
+    unwarned_vms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +94,14 @@ class Plan:
     is_at_least: bool
 
 
-def plan(spec: RolloutSpec, inventory: Inventory, now: datetime, *, rules: Rules | None = None) -> Plan:
+def plan(
+    spec: RolloutSpec,
+    inventory: Inventory,
+    now: datetime,
+    *,
+    rules: Rules | None = None,
+    would_warn: Callable[[str], bool] | None = None,
+) -> Plan:
     """Make batches, and estimate when each begins and ends.
 
     Args:
@@ -73,6 +109,7 @@ def plan(spec: RolloutSpec, inventory: Inventory, now: datetime, *, rules: Rules
         inventory: The hosts that are there and the VMs on them.
         now: When it would begin.
         rules: The limits on notice; None: the default ones.
+        would_warn: Whether a VM of that name would be shown an event now; None: all would.
 
     Raises:
         InvalidRequest: The specification contradicts itself or the rules of maintenance.
@@ -80,20 +117,28 @@ def plan(spec: RolloutSpec, inventory: Inventory, now: datetime, *, rules: Rules
         NotFound: A host does not exist.
         Conflict: A host by itself lies in two domains of a scope of which only one may be in flight.
         LimitExceeded: More hosts, more notice or a longer time than is allowed.
+        QuietHoursConflict: Quiet hours leave no moment for a host, within the limits of its notice.
+
+    Spec: R70c
     """
     check_spec(spec)
-    _refuse_long_notice(spec, rules or Rules())
+    rules = rules or Rules()
+    _refuse_long_notice(spec, rules)
     names = _names(spec, inventory)
     seen = Survey(inventory, spec, names)
     _refuse_split(spec, seen, names)
-    takes, is_at_least = _takes(spec)
+    _, is_at_least = _takes(spec)
+    calendar = _Calendar(spec, inventory, seen, rules.notice_max)
     batches: list[Batch] = []
     begins_at = ends_at = now
     for number, hosts in enumerate(_batches(spec, seen, names)):
         if batches:
             begins_at = _later(ends_at, pause_after(spec, number - 1), now)
         rounds = _rounds(spec, seen, hosts)
-        ends_at = _later(begins_at, takes * len(rounds), now)
+        moves: list[Move] = []
+        ends_at = begins_at
+        for together in rounds:
+            ends_at = _later(ends_at, calendar.end(together, ends_at, moves) - ends_at, now)
         batches.append(
             Batch(
                 number=number,
@@ -103,6 +148,8 @@ def plan(spec: RolloutSpec, inventory: Inventory, now: datetime, *, rules: Rules
                 vms=sum(seen.count(host) for host in hosts),
                 begins_at=begins_at,
                 ends_at=ends_at,
+                moves=tuple(moves),
+                unwarned_vms=_unwarned(seen, hosts, would_warn),
             )
         )
     return Plan(spec=spec, batches=tuple(batches), begins_at=now, ends_at=ends_at, is_at_least=is_at_least)
@@ -198,10 +245,16 @@ def _takes(spec: RolloutSpec) -> tuple[timedelta, bool]:
     event_type = spec.type or cause.type
     least = MINIMUM_NOTICE[event_type]
     notice = spec.notice if spec.notice is not None else max(least, cause.notice or least)
-    default_s = cause.duration_s if event_type is cause.type else -1
-    duration_s = default_s if spec.duration_s is None else spec.duration_s
+    duration_s = _duration_s(spec)
     is_at_least = duration_s < 0 or (cause.is_routine and not spec.one_fault_domain)
     return notice + timedelta(seconds=max(duration_s, 0)), is_at_least
+
+
+def _duration_s(spec: RolloutSpec) -> int:
+    """Expected seconds of impact; -1 unknown."""
+    cause = CAUSES[spec.cause]
+    default_s = cause.duration_s if (spec.type or cause.type) is cause.type else -1
+    return default_s if spec.duration_s is None else spec.duration_s
 
 
 # What the inventory adds
@@ -293,6 +346,59 @@ def _rounds(spec: RolloutSpec, seen: Survey, hosts: Sequence[str]) -> tuple[tupl
         remaining[: len(chosen) + len(passed_over)] = passed_over
         rounds.append(tuple(chosen))
     return tuple(rounds)
+
+
+class _Calendar:
+    """When hosts are over that are announced at some moment.
+
+    Args:
+        spec: What is done.
+        inventory: Whose quiet hours are to be kept.
+        seen: Which VMs run where.
+        notice_max: So far ahead at most a maintenance is planned.
+    """
+
+    def __init__(self, spec: RolloutSpec, inventory: Inventory, seen: Survey, notice_max: timedelta) -> None:
+        takes, _ = _takes(spec)
+        duration_s = _duration_s(spec)
+        self._lasts = timedelta(seconds=max(duration_s, 0))
+        self._notice = takes - self._lasts
+        self._notice_max = notice_max
+        self._is_heedless = CAUSES[spec.cause].is_fixed
+        self._scopes = {scope.name: scope for scope in inventory.scopes}
+        self._seen = seen
+
+    def end(self, hosts: Iterable[str], announced_at: datetime, moves: list[Move]) -> datetime:
+        """When the last of these is over; which of them quiet hours move is added to `moves`."""
+        return max(self._end(host, announced_at, moves) for host in hosts)
+
+    def _end(self, host: str, announced_at: datetime, moves: list[Move]) -> datetime:
+        at = announced_at + self._notice
+        policies = {} if self._is_heedless else self._policies(host)
+        found = find_calm(policies, at, announced_at + self._notice_max, self._lasts)
+        if found is None:
+            msg = f"host {host!r}: quiet hours of {', '.join(sorted(policies)[:10])} leave no moment for it"
+            raise QuietHoursConflict(msg, host=host)
+        if found.moved_from is not None:
+            move = Move(host=host, not_before=found.at, moved_from=found.moved_from, moved_by=found.moved_by)
+            moves.append(move)
+        return found.at + self._lasts
+
+    def _policies(self, host: str) -> dict[str, Policy]:
+        """The policies with quiet hours of those whose VMs run there, by name."""
+        found: dict[str, Policy] = {}
+        for vm in self._seen.vms_of(host):
+            scope = self._scopes.get(vm.scope) if vm.scope is not None else None
+            name = vm.name if scope is None or scope.kind is ScopeKind.STANDALONE else scope.name
+            if name not in found:
+                found[name] = policy_of(vm, scope)
+        return {name: policy for name, policy in found.items() if policy.quiet_hours}
+
+
+def _unwarned(seen: Survey, hosts: Iterable[str], would_warn: Callable[[str], bool] | None) -> tuple[str, ...]:
+    if would_warn is None:
+        return ()
+    return tuple(vm.name for host in hosts for vm in seen.vms_of(host) if not would_warn(vm.name))
 
 
 def _later(moment: datetime, span: timedelta, begins_at: datetime) -> datetime:

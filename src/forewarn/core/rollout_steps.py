@@ -32,7 +32,7 @@ What always holds, however the world moves:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Maintenance, MaintenanceState
@@ -78,13 +78,29 @@ def _look(rollout: Rollout, host: RolloutHost, facts: Facts, now: datetime) -> R
         return step_host(host, HostTrigger.FAIL, now, is_open=is_open, reason=reason)
     if not is_open:
         return _over(host, found, now)
-    deadline = rollout.spec.deadline
-    if deadline is not None and host.scheduled_at is not None and host.scheduled_at + deadline <= now:
-        words = f"it was not over within {format_span(deadline)}"
+    deadline_at = _deadline_at(rollout, host, facts)
+    if rollout.spec.deadline is not None and deadline_at is not None and deadline_at <= now:
+        words = f"it was not over within {format_span(rollout.spec.deadline)}"
         return step_host(host, HostTrigger.FAIL, now, is_open=True, reason=words)
     if host.state is HostState.WAITING and any(m.started_at is not None for m in found):
         return step_host(host, HostTrigger.START, now, is_open=True)
     return host
+
+
+def _deadline_at(rollout: Rollout, host: RolloutHost, facts: Facts) -> datetime | None:
+    """When a host that is not over has failed; None: never.
+
+    What quiet hours, or more time for a tenant, have put off is not the host's fault: the deadline moves with it.
+    """
+    if rollout.spec.deadline is None or host.scheduled_at is None:
+        return None
+    found = (facts.maintenances.get(i) for i in host.maintenance_ids)
+    put_off = [
+        m.not_before - (m.announced_at + m.notice)
+        for m in found
+        if m is not None and m.not_before is not None and m.announced_at is not None
+    ]
+    return host.scheduled_at + rollout.spec.deadline + max([timedelta(0), *put_off])
 
 
 def _why_failed(host: RolloutHost, facts: Facts) -> str | None:
@@ -124,7 +140,7 @@ def next_steps(rollout: Rollout, inventory: Inventory, facts: Facts, now: dateti
     if rollout.batch is None and not rollout.open_hosts:
         return [*steps, Finish(trigger=_end(rollout))]
     if rollout.state is not RolloutState.RUNNING:
-        return [*steps, _wait(rollout, rollout.reason or f"it is {rollout.state}")]
+        return [*steps, _wait(rollout, facts, rollout.reason or f"it is {rollout.state}")]
     reason = _why_pause(rollout)
     if reason is not None and rollout.batch is not None:
         return [*steps, Pause(reason=reason)]
@@ -169,13 +185,12 @@ def _why_pause(rollout: Rollout) -> str | None:
 
 def _proceed(rollout: Rollout, inventory: Inventory, facts: Facts, now: datetime) -> list[Step]:
     pending = [host.name for host in rollout.hosts if host.batch == rollout.batch and host.state is HostState.PENDING]
-    gate = _gate(rollout, now) if pending else None
+    gate = _gate(rollout, facts, now) if pending else None
     if gate is not None:
         return gate
     free = _free(rollout)
     if not pending or free <= 0:
-        count = len(rollout.open_hosts)
-        return [_wait(rollout, f"{count} hosts are in flight" if count > 1 else "1 host is in flight")]
+        return [_wait(rollout, facts, _flight_words(rollout, facts))]
     seen, occupied = _occupied(rollout, inventory, facts, pending)
     failed = {host.name for host in inventory.hosts if host.failed_at is not None}
     begun: list[Step] = []
@@ -193,10 +208,33 @@ def _proceed(rollout: Rollout, inventory: Inventory, facts: Facts, now: datetime
             begun.append(_schedule(rollout, host))
             occupied.add_host(host)
             free -= 1
-    return begun or [_wait(rollout, blocked)]
+    return begun or [_wait(rollout, facts, blocked)]
 
 
-def _gate(rollout: Rollout, now: datetime) -> list[Step] | None:
+def _flight_words(rollout: Rollout, facts: Facts) -> str:
+    """What is in flight, and what of it quiet hours have moved."""
+    count = len(rollout.open_hosts)
+    words = [f"{count} hosts are in flight" if count > 1 else "1 host is in flight"]
+    for host in rollout.open_hosts:
+        for maintenance in (facts.maintenances.get(i) for i in host.maintenance_ids):
+            is_waiting = maintenance is not None and maintenance.state in _NOT_STARTED
+            if (
+                maintenance is None
+                or not is_waiting
+                or maintenance.moved_from is None
+                or maintenance.not_before is None
+            ):
+                continue
+            whose = ", ".join(maintenance.moved_by[:_NAMES_SHOWN])
+            at = maintenance.not_before.replace(microsecond=0).isoformat().replace("+00:00", "Z")
+            words.append(f"{host.name} was moved to {at} by quiet hours of {whose}")
+    return "; ".join(words[: 1 + _NAMES_SHOWN])
+
+
+_NAMES_SHOWN = 5
+
+
+def _gate(rollout: Rollout, facts: Facts, now: datetime) -> list[Step] | None:
     """What is to be done before the present batch may begin; None when it may."""
     batch = rollout.batch
     if batch is None or batch == 0:
@@ -205,14 +243,14 @@ def _gate(rollout: Rollout, now: datetime) -> list[Step] | None:
     ended_at = max(host.ended_at for host in before if host.ended_at is not None)
     begins_at = ended_at + pause_after(rollout.spec, batch - 1)
     if now < begins_at:
-        return [_wait(rollout, f"pause after batch {batch} of {rollout.batches}", until=begins_at)]
+        return [_wait(rollout, facts, f"pause after batch {batch} of {rollout.batches}", until=begins_at)]
     check = rollout.spec.health
     if check is None or (rollout.health is not None and rollout.health.batch == batch - 1):
         return None
     number = rollout.checks + 1
     return [
         CheckHealth(number=number, batch=batch - 1, command=check.command, timeout=check.timeout),
-        _wait(rollout, f"health check after batch {batch} of {rollout.batches}"),
+        _wait(rollout, facts, f"health check after batch {batch} of {rollout.batches}"),
     ]
 
 
@@ -264,12 +302,11 @@ def _schedule(rollout: Rollout, host: str) -> Schedule:
     return Schedule(host=host, request=request, key=f"rollout:{rollout.id}:{host}")
 
 
-def _wait(rollout: Rollout, reason: str, *, until: datetime | None = None) -> Wait:
+def _wait(rollout: Rollout, facts: Facts, reason: str, *, until: datetime | None = None) -> Wait:
     """Until then, or until the first host in flight is overdue."""
     moments = [until] if until is not None else []
-    if rollout.spec.deadline is not None:
-        waiting = (host for host in rollout.open_hosts if not host.is_over)
-        moments += [host.scheduled_at + rollout.spec.deadline for host in waiting if host.scheduled_at is not None]
+    deadlines = (_deadline_at(rollout, host, facts) for host in rollout.open_hosts if not host.is_over)
+    moments += [moment for moment in deadlines if moment is not None]
     return Wait(until=min(moments, default=None), reason=reason)
 
 

@@ -126,25 +126,27 @@ class CalmMoment:
     moved_by: tuple[str, ...] = ()
 
 
-def find_calm(
-    maintenance: Maintenance, policies: Mapping[str, Policy], at: datetime, until: datetime
-) -> CalmMoment | None:
-    """The first moment from `at` on at which it may happen, and whose quiet hours moved it there.
+def find_calm(policies: Mapping[str, Policy], at: datetime, until: datetime, lasts: timedelta) -> CalmMoment | None:
+    """The first moment from `at` on that disturbs none of their quiet hours, and whose quiet hours moved it there.
 
     Args:
-        maintenance: What is to happen.
-        policies: Of those whom it hits, by name.
+        policies: Of those who are hit, by name.
         at: Not before that.
         until: Not after that.
+        lasts: How long it takes.
 
     Returns:
         That moment; None: there is none until then.
     """
-    moment = calm_moment(maintenance, policies.values(), at, until)
+    quiet = [hours for policy in policies.values() for hours in policy.quiet_hours]
+    moment = first_calm(quiet, at, until, lasts) if quiet else at
     if moment is None or moment == at:
         return None if moment is None else CalmMoment(at=at)
-    lasts = moment - at + timedelta(seconds=max(maintenance.duration_s, 0))
-    names = [name for name, each in policies.items() if each.quiet_hours and is_disturbed(each.quiet_hours, at, lasts)]
+    names = [
+        name
+        for name, policy in policies.items()
+        if policy.quiet_hours and is_disturbed(policy.quiet_hours, at, moment - at + lasts)
+    ]
     return CalmMoment(at=moment, moved_from=at, moved_by=tuple(sorted(names)[:_NAMES_KEPT]))
 
 
@@ -171,7 +173,9 @@ def must_be_calm(
     if maintenance.latest_start is not None and at <= maintenance.latest_start:
         until = min(until, maintenance.latest_start)
     found = tenants(draft, maintenance)
-    moment = find_calm(maintenance, found, at, until)
+    if not heeds_quiet_hours(maintenance):
+        return CalmMoment(at=at)
+    moment = find_calm(found, at, until, timedelta(seconds=max(maintenance.duration_s, 0)))
     if moment is None:
         names = sorted(name for name, policy in found.items() if policy.quiet_hours)
         msg = (

@@ -22,7 +22,7 @@ from forewarn.core.rollout import (
     RolloutSpec,
     RolloutState,
 )
-from forewarn.core.rollout_plan import Batch, Plan, check_spec
+from forewarn.core.rollout_plan import Batch, Move, Plan, check_spec
 from forewarn.core.rollout_step import Wait
 from forewarn.errors import CallerError, InvalidRequest, StoreCorrupt
 from forewarn.span import format_span, parse_span
@@ -43,6 +43,9 @@ __all__ = [
 
 FILE_SIZE_BYTES_MAX = 4 << 20
 """Largest file of a rollout; 20,000 hosts with names of 128 characters take less."""
+
+UNWARNED_NAMES_MAX = 1000
+"""Most names of VMs that a batch of a plan shows."""
 
 AT_ONCE_MAX = 1000
 """Most hosts in flight at the same time."""
@@ -288,6 +291,20 @@ class RolloutIn(_Common):
         )
 
 
+class MoveOut(_Out):
+    """A host whose turn quiet hours put off."""
+
+    host: str
+    not_before: Moment
+    moved_from: Moment = Field(description="What NotBefore would be without quiet hours.")
+    moved_by: list[str] = Field(description="Scopes, or VMs that stand alone, whose quiet hours these are.")
+
+    @classmethod
+    def of(cls, move: Move) -> MoveOut:
+        """From the model."""
+        return cls(host=move.host, not_before=move.not_before, moved_from=move.moved_from, moved_by=list(move.moved_by))
+
+
 class BatchOut(_Out):
     """A batch of a plan."""
 
@@ -295,8 +312,11 @@ class BatchOut(_Out):
     is_canary: bool
     rounds: list[list[str]] = Field(description="Its hosts, those of a round in flight together.")
     vms: int = Field(description="How many VMs run on them.")
+    unwarned: int = Field(description="How many of these VMs no event would warn now.")
+    unwarned_vms: list[str] = Field(description=f"Their names; the first {UNWARNED_NAMES_MAX}.")
     begins_at: Moment
     ends_at: Moment
+    moves: list[MoveOut] = Field(description="Hosts that quiet hours put off.")
 
     @classmethod
     def of(cls, batch: Batch) -> BatchOut:
@@ -306,14 +326,18 @@ class BatchOut(_Out):
             is_canary=batch.is_canary,
             rounds=[list(hosts) for hosts in batch.rounds],
             vms=batch.vms,
+            unwarned=len(batch.unwarned_vms),
+            unwarned_vms=list(batch.unwarned_vms[:UNWARNED_NAMES_MAX]),
             begins_at=batch.begins_at,
             ends_at=batch.ends_at,
+            moves=[MoveOut.of(move) for move in batch.moves],
         )
 
 
 class PlanOut(_Out):
-    """What a rollout would do. The times are estimates."""
+    """What a rollout would do; nothing was done. The times are estimates."""
 
+    dry_run: Literal[True] = True
     name: str
     hosts: int
     begins_at: Moment

@@ -11,7 +11,7 @@ import typer
 from forewarn.cli.config import described, without_password
 from forewarn.cli.inventory import without_defaults
 from forewarn.cli.ledger import entry_line
-from forewarn.cli.maintenance import forced, made_lines, schedule_body, timeline
+from forewarn.cli.maintenance import forced, made_lines, moved_words, planned_lines, schedule_body, timeline
 from forewarn.cli.openapi import openapi_document
 from forewarn.cli.serve import parse_assignments, ready_line
 from forewarn.config import Settings, load_settings
@@ -56,6 +56,7 @@ def test_force_comes_with_its_reason() -> None:
 
 def made(**members: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any kind
     plain = {"id": "k3", "state": "scheduled", "type": "Freeze", "vms": ["db"], "not_before": "2030-01-01T00:15:00Z"}
+    plain |= {"cause": "live-migration", "moved_from": None, "moved_by": [], "unwarned_vms": []}
     return plain | {"events": [{"id": "E1", "resources": ["db"], "scope": "db"}]} | members
 
 
@@ -66,8 +67,49 @@ def test_what_was_made_is_told_with_its_events() -> None:
     ]
 
 
-def test_that_nobody_is_told_is_said() -> None:
-    assert "nobody is told" in made_lines([made(events=[])], NOW)[-1]
+def test_who_is_hit_without_a_warning_is_said() -> None:
+    """R70c."""
+    lines = made_lines([made(unwarned_vms=["a", "b"])], NOW)
+    assert lines[-1] == "  not warned: a, b (have not asked for events)"
+    lines = made_lines([made(cause="os-upgrade", events=[], unwarned_vms=["db"])], NOW)
+    assert lines[-1] == "  not warned: db (has not asked for events, or not opted in to events of this kind)"
+    many = made_lines([made(unwarned_vms=[f"vm-{number}" for number in range(60)])], NOW)[-1]
+    assert "vm-49 and 10 more (have" in many
+
+
+def test_that_quiet_hours_have_moved_it_is_said() -> None:
+    moved = made(moved_from="2030-01-01T00:10:00Z", moved_by=["web", "db"])
+    assert made_lines([moved], NOW)[1] == "  moved from 2030-01-01 00:10:00Z by quiet hours of web, db"
+    assert moved_words(moved | {"moved_by": []}) == "from 2030-01-01 00:10:00Z by quiet hours of another tenant"
+
+
+def planned(**members: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any kind
+    found = made(state="planned", would_be="scheduled", events=[{"resources": ["db"], "scope": "db"}], **members)
+    return {name: value for name, value in found.items() if name != "id"}
+
+
+def test_a_dry_run_says_what_would_be_and_nothing_that_is() -> None:
+    """R70c."""
+    lines = planned_lines([planned(unwarned_vms=["a"])], NOW)
+    assert lines == [
+        "dry run: nothing is announced",
+        "would be scheduled: Freeze of db, not before 2030-01-01 00:15:00Z (in 15m)",
+        "  would warn db (db)",
+        "  not warned: a (has not asked for events)",
+    ]
+    assert planned_lines([planned() | {"would_be": "started"}], NOW)[1] == "would start at once: Freeze of db"
+    queued = planned() | {"would_be": "queued", "not_before": None, "events": []}
+    assert planned_lines([queued], NOW)[1:] == ["would be queued behind other maintenance: Freeze of db"]
+
+
+def test_now_and_a_time_are_refused_together() -> None:
+    """R70a."""
+    assert body(now=True)["now"] is True
+    assert body()["now"] is None
+    with pytest.raises(typer.BadParameter, match="not both"):
+        body(now=True, notice="1h")
+    with pytest.raises(typer.BadParameter, match="not both"):
+        body(now=True, not_before="1h")
 
 
 def test_a_queued_maintenance_has_no_moment_yet() -> None:

@@ -11,9 +11,19 @@ import pytest
 from forewarn.core.decision import Rules
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import EventType, Host, PowerState, Scope, ScopeKind, VirtualMachine
+from forewarn.core.policy import Policy
 from forewarn.core.rollout import HOSTS_MAX, Order, RolloutSpec
 from forewarn.core.rollout_plan import Plan, check_spec, pause_after, plan
-from forewarn.errors import BelowMinimumNotice, CallerError, Conflict, InvalidRequest, LimitExceeded, NotFound
+from forewarn.errors import (
+    BelowMinimumNotice,
+    CallerError,
+    Conflict,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    QuietHoursConflict,
+)
+from tests.support.quiet import ALL_DAYS, quiet_hours, utc
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import availability_set, vm
 
@@ -273,3 +283,53 @@ def test_the_largest_rollout_is_planned_in_moments() -> None:
     planned = made(fleet(*vms, hosts=HOSTS_MAX, scopes=scopes), batch_size=500, hosts_at_once=100)
     assert len(planned.batches) == HOSTS_MAX // 500
     assert sum(len(hosts) for batch in planned.batches for hosts in batch.rounds) == HOSTS_MAX
+
+
+# Quiet hours, and who is not warned
+
+NIGHT = Policy(quiet_hours=(quiet_hours("sat", "10:00", "23:00", "UTC"),))
+"""NOW is 10:00 of such a day."""
+
+
+def test_a_host_in_quiet_hours_ends_after_them_and_those_behind_it_begin_later() -> None:
+    """The estimate says what the maintenance will say: when, instead of when, and by whom."""
+    web = vm("web-0", host="h-1", scope="web")
+    inventory = fleet(vm("db", host="h-0"), web, hosts=3, scopes=(replace(availability_set(), policy=NIGHT),))
+    planned = made(inventory)
+    ends = [batch.ends_at for batch in planned.batches]
+    assert ends == [NOW + minutes(20), utc("2026-11-21 23:05"), utc("2026-11-21 23:25")]
+    assert planned.ends_at == utc("2026-11-21 23:25")
+    (move,) = planned.batches[1].moves
+    assert (move.host, move.not_before) == ("h-1", utc("2026-11-21 23:00"))
+    assert (move.moved_from, move.moved_by) == (NOW + minutes(35), ("web",))
+    assert (planned.batches[0].moves, planned.batches[2].moves) == ((), ())
+
+
+def test_hosts_of_one_round_wait_together_for_the_last_of_them() -> None:
+    lone = replace(vm("db", host="h-1"), policy=NIGHT)
+    planned = made(fleet(lone, hosts=2), batch_size=2, hosts_at_once=2)
+    assert [move.host for move in planned.batches[0].moves] == ["h-1"]
+    assert planned.ends_at == utc("2026-11-21 23:05")
+
+
+def test_what_cannot_be_put_off_is_not_moved() -> None:
+    """R72."""
+    lone = replace(vm("db", host="h-0"), policy=NIGHT)
+    spec = RolloutSpec(name="old", cause="predicted-failure", notice=minutes(15), duration_s=0)
+    planned = plan(spec, fleet(lone, hosts=1), NOW)
+    assert (planned.ends_at, planned.batches[0].moves) == (NOW + minutes(15), ())
+
+
+def test_a_host_without_a_calm_moment_is_refused_when_it_is_planned() -> None:
+    always = Policy(quiet_hours=(quiet_hours(ALL_DAYS, "00:00", "00:00", "UTC"),))
+    lone = replace(vm("db", host="h-0"), policy=always)
+    with pytest.raises(QuietHoursConflict, match="host 'h-0': quiet hours of db leave no moment for it"):
+        made(fleet(lone, hosts=1))
+
+
+def test_the_vms_that_no_event_would_warn_are_named() -> None:
+    """R70c."""
+    inventory = fleet(vm("a", host="h-0"), vm("b", host="h-0"), vm("c", host="h-1"), hosts=2)
+    planned = plan(SPEC, inventory, NOW, would_warn=lambda name: name == "b")
+    assert [batch.unwarned_vms for batch in planned.batches] == [("a",), ("c",)]
+    assert [batch.unwarned_vms for batch in made(inventory).batches] == [(), ()]

@@ -419,3 +419,25 @@ def test_it_does_not_end_while_an_overdue_host_is_in_flight() -> None:
     assert waits(next_steps(rollout, inventory, facts(of("h-0", S.STARTED)), late)) == ("1 host is in flight", None)
     steps = next_steps(rollout, inventory, facts(of("h-0", S.FAILED)), late)
     assert steps == [Finish(trigger=RolloutTrigger.FAIL)]
+
+
+# Quiet hours
+
+
+def moved(host: str, to: datetime) -> Maintenance:
+    """The maintenance of a host, announced now, that quiet hours have moved."""
+    made = of(host, S.SCHEDULED, vm("web-0", scope="web"))
+    return replace(made, announced_at=NOW, not_before=to, due_at=to, moved_from=NOW + minutes(15), moved_by=("web",))
+
+
+def test_the_deadline_of_a_host_moves_with_the_quiet_hours_that_put_it_off() -> None:
+    """It was announced for 23:00: that is not over within an hour, and has not failed."""
+    inventory = fleet(vm("web-0", host="h-0", scope="web"), hosts=1)
+    rollout = begun(running(inventory, deadline=minutes(60)), "h-0")
+    late = moved("h-0", NOW + minutes(13 * 60))
+    assert host(observe(rollout, facts(late), NOW + minutes(13 * 60)), "h-0").state is H.WAITING
+    reason, until = waits(next_steps(rollout, inventory, facts(late), NOW + minutes(60)))
+    assert reason == "1 host is in flight; h-0 was moved to 2026-11-21T23:00:00Z by quiet hours of web"
+    assert until == NOW + minutes(13 * 60 + 45)
+    failed = host(observe(rollout, facts(late), NOW + minutes(13 * 60 + 45)), "h-0")
+    assert (failed.state, failed.reason) == (H.FAILED, "it was not over within 1h")

@@ -36,6 +36,7 @@ def maintenance(id_: str, vm: str, span: tuple[float | None, float | None], **mo
         "source": "Platform",
         "force_reason": f"key-{id_}",
         "not_before": text(5),
+        "notice_s": 4.0,
         "started_at": text(start),
         "ended_at": text(end),
         "vms": [vm],
@@ -166,6 +167,11 @@ def shown_and_refused(account: Account) -> None:
 
 def started_early(account: Account) -> None:
     account.maintenances["a"]["events"].append({"id": "E-other", "scope": "db", "status": "Completed"})
+
+
+def unwarned_at_once(account: Account) -> None:
+    _and(account, maintenance("b", "db", (6, 7), not_before=text(6), events=[]))
+    account.entries += [entry(6, "scheduled", "b", "operator:local", 6), entry(7, "started", "b", "forewarn", 6)]
 
 
 def approved_too_late(account: Account) -> None:
@@ -330,6 +336,7 @@ def not_found_and_stayed(account: Account) -> None:
         (approved_twice, "approvals_kept"),
         (shown_and_refused, "approvals_kept"),
         (started_early, "nothing_started_early"),
+        (unwarned_at_once, "times_given_hold"),
         (approved_too_late, "nothing_started_early"),
         (begun_before_its_start, "nothing_started_early"),
         (gone_back, "incarnations_grow"),

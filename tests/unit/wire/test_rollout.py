@@ -296,6 +296,7 @@ def test_a_plan_is_shown_in_batches_from_one() -> None:
     spec = replace(parse_rollout(EXAMPLE.read_bytes()), hosts_at_once=2)
     shown = json.loads(PlanOut.of(plan(spec, INVENTORY, NOW)).model_dump_json())
     assert {key: shown[key] for key in shown if key != "batches"} == {
+        "dry_run": True,
         "name": "kernel-6.12",
         "hosts": 4,
         "begins_at": "2026-11-21T10:00:00Z",
@@ -308,6 +309,9 @@ def test_a_plan_is_shown_in_batches_from_one() -> None:
             "is_canary": True,
             "rounds": [["host-1"]],
             "vms": 0,
+            "unwarned": 0,
+            "unwarned_vms": [],
+            "moves": [],
             "begins_at": "2026-11-21T10:00:00Z",
             "ends_at": "2026-11-21T10:40:00Z",
         },
@@ -316,6 +320,9 @@ def test_a_plan_is_shown_in_batches_from_one() -> None:
             "is_canary": False,
             "rounds": [["host-2", "host-3"], ["host-4"]],
             "vms": 0,
+            "unwarned": 0,
+            "unwarned_vms": [],
+            "moves": [],
             "begins_at": "2026-11-21T12:40:00Z",
             "ends_at": "2026-11-21T14:00:00Z",
         },
