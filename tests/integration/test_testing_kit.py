@@ -164,11 +164,24 @@ def test_an_inventory_a_beginning_and_settings(scheduled_events: ScheduledEvents
 
 @pytest.mark.scheduled_events(enabled=False)
 def test_before_the_first_question_nothing_is_announced(scheduled_events: ScheduledEvents) -> None:
-    """R67, R70."""
-    event = scheduled_events.schedule("Freeze")
-    assert (event.id, event.status) == ("", "Started")
+    """R67, R70a: a user's operation does not wait; what the platform announces keeps its time."""
+    event = scheduled_events.restart()
+    assert (event.id, event.status, event.not_before) == ("", "Started", None)
     assert scheduled_events.document.incarnation == 0
     assert poll(scheduled_events.url) == {"DocumentIncarnation": 1, "Events": []}
+
+
+@pytest.mark.scheduled_events(enabled=False)
+def test_the_first_question_shows_what_waits(scheduled_events: ScheduledEvents) -> None:
+    """R70a, R70b."""
+    event = scheduled_events.schedule("Reboot", notice="20m")
+    assert (event.id, event.status) == ("", "Scheduled")
+    scheduled_events.advance("10m")
+    (shown,) = poll(scheduled_events.url)["Events"]
+    assert (shown["EventStatus"], shown["Resources"]) == ("Scheduled", ["vm-1"])
+    assert (event.status, event.is_approved) == ("Scheduled", False)
+    scheduled_events.advance("10m")
+    assert event.status == "Started"
 
 
 # Clients of all kinds

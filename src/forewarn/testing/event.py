@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
@@ -19,10 +19,12 @@ class ScheduledEvent:
     """What became of one operation for one audience.
 
     Attributes:
-        id: EventId, in upper case; empty where nothing was announced, because no VM of the scope has asked yet (R67).
+        id: EventId, in upper case; empty where nothing was announced, because no VM of the scope had asked yet (R67).
+            Once one asks, the document shows its event (R70b), and this object tells of it, though its id stays empty.
         type: EventType.
         resources: Names of the VMs that it hits.
-        not_before: When it starts unless it is approved before; None where it started at once.
+        not_before: When it starts unless it is approved before, whether or not a VM was told; None where it started at
+            once.
         maintenance_id: The operation behind it.
     """
 
@@ -48,7 +50,7 @@ class ScheduledEvent:
         Where nothing was announced, that of the operation. ``Withdrawn``: its scope was disabled (R70).
         """
         maintenance, events = self._look(self.maintenance_id)
-        event = next((event for event in events if event.id == self.id), None)
+        event = self._of(events)
         return (EVENT_STATUS[maintenance.state] if event is None else event_status(event, maintenance)).value
 
     @property
@@ -68,5 +70,10 @@ class ScheduledEvent:
 
     @property
     def _event(self) -> Event | None:
-        _, events = self._look(self.maintenance_id)
-        return next((event for event in events if event.id == self.id), None)
+        return self._of(self._look(self.maintenance_id)[1])
+
+    def _of(self, events: Sequence[Event]) -> Event | None:
+        """Its own; of one that was announced to nobody at first, the one that its VMs were shown later."""
+        if self.id:
+            return next((event for event in events if event.id == self.id), None)
+        return next((event for event in events if set(event.resources) & set(self.resources)), None)
