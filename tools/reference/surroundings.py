@@ -59,6 +59,7 @@ _ENTRIES = {
     EntryKind.ATTEMPT_FAILED: "an actuator failed, and will be asked again",
     EntryKind.ENABLED: "a VM of the scope has asked for the first time",
     EntryKind.DISABLED: "no VM of the scope has asked for long",
+    EntryKind.ANNOUNCED: "an event is shown to a scope that was enabled while a maintenance waits",
     EntryKind.WITHDRAWN: "events are no longer shown, because their scope was disabled",
     EntryKind.VM_CHANGED: "a VM has another state, or another host",
     EntryKind.HOST_FAILED: "a host was reported as failed",

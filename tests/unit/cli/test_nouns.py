@@ -55,7 +55,13 @@ def test_force_comes_with_its_reason() -> None:
 
 
 def made(**members: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any kind
-    plain = {"id": "k3", "state": "scheduled", "type": "Freeze", "vms": ["db"], "not_before": "2030-01-01T00:15:00Z"}
+    plain: dict[str, Any] = {
+        "id": "k3",
+        "state": "scheduled",
+        "type": "Freeze",
+        "vms": ["db"],
+        "not_before": "2030-01-01T00:15:00Z",
+    }
     plain |= {"cause": "live-migration", "moved_from": None, "moved_by": [], "unwarned_vms": []}
     return plain | {"events": [{"id": "E1", "resources": ["db"], "scope": "db"}]} | members
 
