@@ -6,7 +6,7 @@ It goes step by step as `forewarn.store.writing` does. What one of them loads, t
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from itertools import islice, takewhile

@@ -1,13 +1,13 @@
 """Which maintenance starts at once when nobody can be warned, and what quiet hours did to NotBefore.
 
-Revision: 0008.
+Revision: 0011.
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0008"
-down_revision = "0007"
+revision = "0011"
+down_revision = "0010"
 
 
 def upgrade() -> None:
