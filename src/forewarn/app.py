@@ -11,9 +11,9 @@ import gc
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -30,9 +30,12 @@ from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock, uptime
 from forewarn.commit import threaded
 from forewarn.config import Settings
 from forewarn.control import Context, make_control_app
+from forewarn.control.admission import Admission
 from forewarn.control.joining import OwnTraces
+from forewarn.control.listener import ControlServer, ListenerLimits
 from forewarn.control.refusal import RefusalLog
 from forewarn.core.approval import Approval, Approver
+from forewarn.core.budget import Accounts, Use
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
 from forewarn.dashboard import add_dashboard
@@ -41,6 +44,7 @@ from forewarn.errors import ConfigError, Conflict, ForewarnError, InvalidRequest
 from forewarn.hub import Hub
 from forewarn.listen import bound, is_loopback, parse_listen, url_of
 from forewarn.metrics import Fleet, Metrics
+from forewarn.net.pool import PoolLimit, PoolLimits, parse_networks
 from forewarn.oidc import Issuer
 from forewarn.refusals import Refusals
 from forewarn.store import SqlStore
@@ -73,7 +77,14 @@ class Service:
         settings: All settings.
         actuator: Carries maintenances out; None for `simulate`.
         clock: None for the one that the settings name.
+
+    Attributes:
+        control: The control listener, while it runs.
+        control_tick_s: How often that looks for what is overdue.
     """
+
+    control: ControlServer
+    control_tick_s = 1.0
 
     def __init__(self, settings: Settings, *, actuator: Actuator | None = None, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -135,6 +146,8 @@ class Service:
             clock_jumps=lambda: self.engine.clock_guard.jumps,
             deliveries=lambda: self.backend.notifier.counts,
             undelivered_s=self.backend.notifier.ages_s,
+            limited=self._limited,
+            control_connections=self._control_connections,
         )
         self.metrics = Metrics(self.traffic, self.feed, lambda: self.endpoint.connections, fleet)
         refusals = Refusals(
@@ -165,6 +178,7 @@ class Service:
             session_lifetime=settings.session_lifetime,
             removals=settings.removals,
             notifier=self.backend.notifier,
+            admission=Admission(Accounts(settings.budgets.by_role(), settings.budgets_max)),
             has_faults=settings.fault_injection,
             may_run_commands=settings.health_commands,
         )
@@ -185,6 +199,16 @@ class Service:
         """What a VM approves, told."""
         with self.tracing.answering(approver, len(event_ids)):
             return await self.engine.approve(event_ids, approver)
+
+    def _limited(self) -> dict[str, int]:
+        """How often limits of the control address were met."""
+        refused = self.control.pool.refused
+        by_connections = {limit.value: refused[limit] for limit in PoolLimit}
+        return by_connections | {use.value: self.context.admission.limited[use] for use in Use}
+
+    def _control_connections(self) -> dict[str, int]:
+        pool = self.control.pool
+        return {"known": len(pool) - pool.unknown, "unknown": pool.unknown}
 
     def _skew_s(self) -> float:
         return self.engine.leadership.skew.total_seconds()
@@ -227,7 +251,9 @@ class Service:
             add_dashboard(control_app, self.context)
             names = self.tracing.joining
             guarded = OwnTraces(control_app, self.context, names) if names else control_app
-            server = _QuietServer(_control_config(self.settings, guarded))
+            server = self.control = ControlServer(_control_config(self.settings, guarded), self._listener_limits())
+            server.tick_s = self.control_tick_s
+            server.tellers.append(self.context.admission.tell)
             _load_tls(server.config)
             control_task = asyncio.create_task(server.serve(sockets=[control]))
             stack.push_async_callback(_stop_control, server, control_task)
@@ -240,6 +266,21 @@ class Service:
                 msg = "the control API did not start"
                 raise ServerError(msg)
             yield self
+
+    def _listener_limits(self) -> ListenerLimits:
+        settings = self.settings
+        return ListenerLimits(
+            header_size_bytes_max=settings.header_size_bytes_max,
+            request_timeout_s=settings.request_timeout.total_seconds(),
+            idle_timeout_s=settings.control_idle_timeout.total_seconds(),
+            pool=PoolLimits(
+                connections_max=settings.control_connections_max,
+                unknown_max=settings.control_unknown_connections_max,
+                per_address_max=settings.control_unknown_connections_per_address_max,
+                unknown_size_bytes_max=settings.control_unknown_size_bytes_max,
+                proxies=parse_networks(settings.control_proxies),
+            ),
+        )
 
     async def _load(self) -> None:
         """Fill the memory from the store, and apply the inventory file if it is another than last time."""
@@ -308,15 +349,6 @@ _SAMPLE = Inventory(hosts=(Host(name="host-1"),), vms=(VirtualMachine(name="vm-1
 """Declared when nothing is: one VM that answers for every caller on this machine."""
 
 
-class _QuietServer(uvicorn.Server):
-    """uvicorn, leaving signals to us."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
-
-
 def _control_config(settings: Settings, app: Any) -> uvicorn.Config:  # noqa: ANN401 - any ASGI app
     return uvicorn.Config(
         app,
@@ -327,9 +359,7 @@ def _control_config(settings: Settings, app: Any) -> uvicorn.Config:  # noqa: AN
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
-        limit_concurrency=settings.watches_max + 1000,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )

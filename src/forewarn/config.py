@@ -6,6 +6,7 @@ default. Spans of time are given as ``90s``, ``15m``, ``24h``, ``7d`` or a numbe
 
 from __future__ import annotations
 
+import json
 import tomllib
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,16 +26,18 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from forewarn.core.access import Role
+from forewarn.core.budget import Budget
 from forewarn.core.decision import Rules
 from forewarn.core.difference import RemovalLimit
 from forewarn.core.look import Vigilance
 from forewarn.errors import ConfigError
 from forewarn.listen import is_loopback_name, parse_host_names
+from forewarn.net.pool import parse_networks
 from forewarn.secret import default_state_dir
 from forewarn.span import format_span, parse_span
 from forewarn.wire.imds import Dialect
 
-__all__ = ["Grant", "Oidc", "Settings", "Span", "load_settings", "said_settings"]
+__all__ = ["Budgets", "Grant", "Oidc", "Settings", "Span", "load_settings", "said_settings"]
 
 _Word = Annotated[str, Field(min_length=1, max_length=200)]
 _Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"]
@@ -48,6 +51,17 @@ def _seconds(most: int) -> Any:  # noqa: ANN401 - pydantic's FieldInfo
 def _number(value: object) -> object:
     """An int where variables and flags give its digits: pydantic compares literals without converting them."""
     return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+
+
+def _table(value: object) -> object:
+    """JSON where a flag gives the text of it."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        msg = f'{value[:100]!r} is expected to be JSON, such as {{"tenant": {{"watches_max": 20}}}}'
+        raise ValueError(msg) from None
 
 
 class Grant(BaseModel):
@@ -153,6 +167,86 @@ class Oidc(BaseModel):
             msg = f"{url!r} is expected to begin with https: in the clear anybody could answer in its place"
             raise ValueError(msg)
         return url
+
+
+class _RoleBudget(BaseModel):
+    """What one principal of a role may use at a time.
+
+    Attributes:
+        connections_max: Connections to the control address.
+        requests_max: Requests being worked on, without streams.
+        watches_max: Streams of the API. A host's oldest watch makes room for a new one.
+        live_pages_max: Streams of the dashboard.
+        body_size_bytes_max: Bytes of request bodies held in memory.
+        changes_per_minute_max: Requests that change something.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    connections_max: int = Field(ge=1)
+    requests_max: int = Field(ge=1)
+    watches_max: int = Field(ge=1)
+    live_pages_max: int = Field(ge=1)
+    body_size_bytes_max: int = Field(ge=256)
+    changes_per_minute_max: int = Field(ge=1)
+
+
+class _OperatorBudget(_RoleBudget):
+    connections_max: int = Field(8192, ge=1)
+    requests_max: int = Field(256, ge=1)
+    watches_max: int = Field(1000, ge=1)
+    live_pages_max: int = Field(2000, ge=1)
+    body_size_bytes_max: int = Field(256 << 20, ge=256)
+    changes_per_minute_max: int = Field(12_000, ge=1)
+
+
+class _ReaderBudget(_OperatorBudget):
+    body_size_bytes_max: int = Field(8 << 20, ge=256)
+    changes_per_minute_max: int = Field(600, ge=1)
+
+
+class _TenantBudget(_RoleBudget):
+    connections_max: int = Field(512, ge=1)
+    requests_max: int = Field(32, ge=1)
+    watches_max: int = Field(20, ge=1)
+    live_pages_max: int = Field(100, ge=1)
+    body_size_bytes_max: int = Field(8 << 20, ge=256)
+    changes_per_minute_max: int = Field(300, ge=1)
+
+
+class _HostBudget(_RoleBudget):
+    connections_max: int = Field(128, ge=1)
+    requests_max: int = Field(128, ge=1)
+    watches_max: int = Field(4, ge=1)
+    live_pages_max: int = Field(1, ge=1)
+    body_size_bytes_max: int = Field(8 << 20, ge=256)
+    changes_per_minute_max: int = Field(6000, ge=1)
+
+
+class Budgets(BaseModel):
+    """What one principal may use of the control API at a time, by role.
+
+    Attributes:
+        operator: Each operator.
+        read_only: Each reader.
+        tenant: Each tenant; tokens that own the same scopes and VMs share one budget.
+        host: The endpoint on each host.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    operator: _OperatorBudget = _OperatorBudget()
+    read_only: _ReaderBudget = _ReaderBudget()
+    tenant: _TenantBudget = _TenantBudget()
+    host: _HostBudget = _HostBudget()
+
+    def by_role(self) -> dict[Role, Budget]:
+        """As they are kept count of."""
+        rows = {
+            Role.OPERATOR: self.operator,
+            Role.READ_ONLY: self.read_only,
+            Role.TENANT: self.tenant,
+            Role.HOST: self.host,
+        }
+        return {role: Budget(**row.model_dump()) for role, row in rows.items()}
 
 
 class Settings(BaseSettings):
@@ -311,6 +405,42 @@ class Settings(BaseSettings):
     )
     tracing_sights_max: int = Field(
         10_000, ge=0, le=10_000_000, description="Events whose first sight is waited for at the same time."
+    )
+
+    # Limits of the control address
+    control_connections_max: int = Field(24_000, ge=1, description="Connections to the control address.")
+    control_unknown_connections_max: int = Field(
+        8192,
+        ge=1,
+        description="Connections to the control address that have not shown a valid token yet; "
+        "one more ends the one that has waited longest.",
+    )
+    control_unknown_connections_per_address_max: int = Field(
+        1024, ge=1, description="Connections of one address that have not shown a valid token yet."
+    )
+    control_unknown_size_bytes_max: int = Field(
+        16 << 20,
+        ge=1 << 10,
+        description="Bytes held of all requests without a valid token; more end the one that has waited longest.",
+    )
+    control_proxies: str = Field(
+        "127.0.0.1, ::1",
+        max_length=4000,
+        description="Addresses or networks that speak for many callers, such as a reverse proxy, with commas between "
+        "them: control_unknown_connections_per_address_max does not apply to them.",
+    )
+    control_idle_timeout: Span = Field(
+        timedelta(seconds=75),
+        ge=timedelta(seconds=1),
+        description="Silence after which a connection to the control address is closed; without a valid token it is "
+        "request_timeout.",
+    )
+    budgets: Annotated[Budgets, BeforeValidator(_table)] = Field(
+        Budgets(),
+        description="Budgets of each operator, reader, tenant and host at the control API; see docs/how-to/operate.md.",
+    )
+    budgets_max: int = Field(
+        10_000, ge=1, le=1_000_000, description="Principals whose use of the control API is remembered at a time."
     )
 
     # Limits of the metadata endpoint
@@ -554,6 +684,12 @@ class Settings(BaseSettings):
     @classmethod
     def _check_host_names(cls, value: str) -> str:
         return ",".join(sorted(parse_host_names(value)))
+
+    @field_validator("control_proxies")
+    @classmethod
+    def _check_networks(cls, value: str) -> str:
+        parse_networks(value)
+        return value
 
     @field_validator("tracing_endpoint")
     @classmethod

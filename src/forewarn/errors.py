@@ -14,6 +14,7 @@
       | + TooManyRemovals           409  an inventory lacks much of what is there, and this was not confirmed
       | + IdempotencyMismatch       422  a key used again for another request
       | + LimitExceeded             429  a limit of the configuration was reached
+      | + BudgetExceeded            429  this principal uses too much of the service at a time
       | + TooManyFailures           429  too many calls without a valid token from that address
       + ConfigError                 500  settings, inventory file or command line cannot be used
       + OtherSideError              502  somebody else's fault
@@ -46,6 +47,7 @@ __all__ = [
     "ActuatorError",
     "BadAnswer",
     "BelowMinimumNotice",
+    "BudgetExceeded",
     "CallerError",
     "ConfigError",
     "Conflict",
@@ -161,6 +163,13 @@ class LimitExceeded(CallerError):
 
     status = 429
     code = "limit_exceeded"
+
+
+class BudgetExceeded(CallerError):
+    """This principal uses as much of the service as it may at a time; ``details["limit"]`` names what of."""
+
+    status = 429
+    code = "budget_exceeded"
 
 
 class TooManyFailures(CallerError):

@@ -55,6 +55,8 @@ class Fleet:
         deliveries: Tries to notify, by subscription and outcome.
         clock_jump_s: How far the clock has jumped, in seconds, which no operator has confirmed; 0: not at all.
         clock_jumps: How often it has jumped.
+        limited: How often limits of the control address were met, by limit.
+        control_connections: Connections to it, by whether their caller is known.
         undelivered_s: How old the oldest thing is that a subscription was not told of yet, in seconds.
     """
 
@@ -65,6 +67,8 @@ class Fleet:
     clock_jumps: Callable[[], int] = lambda: 0
     deliveries: Callable[[], Mapping[tuple[str, str], int]] = dict
     undelivered_s: Callable[[], Mapping[str, float]] = dict
+    limited: Callable[[], Mapping[str, int]] = dict
+    control_connections: Callable[[], Mapping[str, int]] = dict
 
 
 class Metrics(Collector):
@@ -136,6 +140,18 @@ class Metrics(Collector):
         for limit, count in sorted(self._traffic.over_limit.items()):
             over.add_metric([limit], count)
         yield over
+        limited = CounterMetricFamily(
+            "forewarn_limited", "How often a limit of the control address was met.", labels=["limit"]
+        )
+        for limit, count in sorted(fleet.limited().items()):
+            limited.add_metric([limit], count)
+        yield limited
+        control = GaugeMetricFamily(
+            "forewarn_control_connections", "Open connections to the control address, by caller.", labels=["caller"]
+        )
+        for caller, count in fleet.control_connections().items():
+            control.add_metric([caller], count)
+        yield control
         approvals = CounterMetricFamily(
             "forewarn_approvals", "Approvals that counted, by who gave them.", labels=["by"]
         )

@@ -253,6 +253,7 @@ class _Runner(threading.Thread):
         }
         service = Service(load_settings(**(settings | self._settings)), actuator=self._actuator)
         service.endpoint.tick_s = _TICK_S
+        service.control_tick_s = _TICK_S
         self._stopping = asyncio.Event()
         async with service.running():
             self._running = Running(service, asyncio.get_running_loop(), stop=self._stopping.set)

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 
 from forewarn.clock import uptime_s
 from forewarn.core.access import Principal, Role
-from forewarn.errors import Forbidden, TooManyFailures, Unauthorized
+from forewarn.errors import Forbidden, ForewarnError, TooManyFailures, Unauthorized
 
 if TYPE_CHECKING:
     from forewarn.control.context import Context
@@ -149,13 +149,19 @@ async def admit(context: Context, request: Request) -> Principal:
 
 
 async def identify(context: Context, request: Request, header: str | None) -> Principal:
-    """Who sends that ``Authorization``.
+    """Who sends that ``Authorization``; it is looked up once for a request.
 
     Raises:
         Unauthorized: Nobody knows who it is.
         TooManyFailures: The same, and not for the first time in this minute.
         Forbidden: An issuer knows them, and no grant is for them.
     """
+    looked_up, found = getattr(request.state, "identified", (None, None))
+    if found is not None and looked_up == header:
+        if isinstance(found, ForewarnError):
+            raise found
+        known: Principal = found
+        return known
     try:
         caller = await context.tokens.principal(header, context.engine.token, context.clock.now())
     except Unauthorized as error:

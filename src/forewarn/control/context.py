@@ -17,6 +17,7 @@ from forewarn.auth import Tokens
 from forewarn.clock import Clock
 from forewarn.commit import Key
 from forewarn.control.access import admit
+from forewarn.control.admission import Admission
 from forewarn.control.broadcast import EntryBroadcast
 from forewarn.control.parsing import InventoryParser
 from forewarn.control.refusal import RefusalLog
@@ -60,6 +61,7 @@ class Context:
     """The parts of the service that the control API works with.
 
     Attributes:
+        admission: Says how much of the service each caller may use at a time.
         body_size_bytes_max: Largest request body.
         page_size_max: Most items in one page.
         request_vms_max: Most hosts or VMs in one request.
@@ -92,6 +94,7 @@ class Context:
     refusals: Refusals
     refused: RefusalLog
     notifier: Notifier
+    admission: Admission
     token_lifetime: timedelta = timedelta(days=90)
     token_lifetime_max: timedelta = timedelta(days=366)
     token_names_max: int = 1000

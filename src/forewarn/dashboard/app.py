@@ -16,7 +16,9 @@ from starlette.routing import Route
 from forewarn.clock_guard import describe_jump
 from forewarn.control.access import ROUTES, caller_of
 from forewarn.control.context import Context
+from forewarn.control.gate import is_cross_origin
 from forewarn.core.access import Principal, Role
+from forewarn.core.budget import Use
 from forewarn.dashboard import act, confirming
 from forewarn.dashboard.board import Boards, seen_by
 from forewarn.dashboard.forms import read_form
@@ -131,6 +133,9 @@ class _Dashboard:
                 if is_rebound(request):
                     msg = "this service is asked for by a name that is not this machine's: use localhost"
                     raise Forbidden(msg)
+                if request.method == "GET" and is_cross_origin(request.headers):  # forms have their own check
+                    msg = "this page was asked for by a page of another site: open the dashboard"
+                    raise Forbidden(msg)
                 response = await answer(request)
             except ForewarnError as error:
                 if isinstance(error, Forbidden):
@@ -145,7 +150,10 @@ class _Dashboard:
     def _for_visitor(
         self, answer: Callable[[_Visit], Awaitable[Response]], roles: frozenset[Role] = frozenset(Role)
     ) -> Answer:
-        """Whoever has not logged in does so first; and who may not look here is told so."""
+        """Whoever has not logged in does so first; and who may not look here is told so.
+
+        What the answer takes is counted to whoever has logged in, until it has ended.
+        """
 
         async def visited(request: Request) -> Response:
             session = await self._sessions.find(request, self._context.clock.now())
@@ -154,6 +162,7 @@ class _Dashboard:
                 if session.caller.role not in roles:
                     msg = f"{session.caller.actor} may not look at this: it is not for the role {session.caller.role}"
                     raise Forbidden(msg, role=session.caller.role.value)
+                self._admit(request, session.caller)
                 return await answer(_Visit(request, session.caller))
             if request.url.path.startswith("/live/"):
                 msg = "this session is over: log in again"
@@ -161,6 +170,13 @@ class _Dashboard:
             return RedirectResponse(f"/login?{urlencode({'next': _address(request)})}", HTTPStatus.SEE_OTHER)
 
         return self._guarded(visited)
+
+    def _admit(self, request: Request, caller: Principal) -> None:
+        admission = self._context.admission
+        is_live = request.url.path.startswith("/live/")
+        account = admission.admit(request, caller, Use.LIVE_PAGES if is_live else Use.REQUESTS)
+        if request.method == "POST":
+            admission.change(account)
 
     def _for_sender(self, answer: Callable[[_Visit], Awaitable[Response]]) -> Answer:
         async def sent(visit: _Visit) -> Response:
@@ -172,7 +188,8 @@ class _Dashboard:
     async def _failed(self, request: Request, error: ForewarnError) -> Response:
         values = self._around(request, "Not possible", caller_of(request))
         content = render("error.html", values | {"error": error, "status": error.status, "page_live": None})
-        return Response(content, error.status, media_type="text/html; charset=utf-8")
+        headers = {"retry-after": str(error.details["retry_after_s"])} if "retry_after_s" in error.details else None
+        return Response(content, error.status, headers, media_type="text/html; charset=utf-8")
 
     # Pages
 

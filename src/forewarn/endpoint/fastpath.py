@@ -19,22 +19,19 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from forewarn.core.fault import Place
+from forewarn.net.guarded import Fault, GuardedProtocol
 from forewarn.wire.imds import CONTENT_TYPE, encode_error
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGI3Application
-
     from forewarn.endpoint.traffic import Traffic
     from forewarn.identity import Caller, Identity
 
 __all__ = ["Connection", "HttpProtocol"]
 
 _CANDIDATE_BYTES_MAX = 2048
-_PIPELINE_MAX = 64
 _SHARES = 32
 _SHARE_MIN = 16
 """One VM may have that part of the connections that are free, but always so many while there are any."""
@@ -60,104 +57,14 @@ _TOO_SLOW = _refusal(HTTPStatus.REQUEST_TIMEOUT, "Request timeout")
 _BUSY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections", "retry-after: 1\r\n")
 
 
-class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, that also says whether it is in the middle of anything, and limits headers and pipelining.
+_REFUSALS = {Fault.MALFORMED: _MALFORMED, Fault.TOO_LARGE: _TOO_LARGE, Fault.TOO_SLOW: _TOO_SLOW, Fault.BUSY: _BUSY}
 
-    Attributes:
-        is_receiving: Whether a request has begun and not yet arrived whole.
-        begun: How many requests have begun.
-        stays_open: Whether the last request leaves the connection open.
-        header_size_bytes_max: Largest request line with headers.
-    """
 
-    is_receiving = False
-    begun = 0
-    stays_open = True
-    header_size_bytes_max = 16 << 10
-    _unparsed_bytes = 0
-    _refusal = _MALFORMED
-    _running: RequestResponseCycle | None = None
+class HttpProtocol(GuardedProtocol):
+    """The guarded protocol behind a `Connection`, which gives its refusals."""
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request is on its way in, being worked on, or waiting."""
-        return (
-            not self.is_receiving and not self.pipeline and (self.cycle is None or self.cycle.response_complete)  # type: ignore[redundant-expr] # it is None at first
-        )
-
-    @property
-    def has_whole(self) -> bool:
-        """Whether a request that has arrived whole waits for its answer."""
-        if self.is_receiving and self._unparsed_bytes < 0:
-            return bool(self.pipeline)  # the request on its way in is the newest one
-        if self.is_receiving:
-            return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr] # as above
-        return not self.is_idle
-
-    @property
-    def is_answerable(self) -> bool:
-        """Whether an answer written now would be taken for that to the request on its way in, not to an older one."""
-        if self._unparsed_bytes >= 0:
-            return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr] # as above
-        return not self.pipeline and not self.cycle.response_started
-
-    def data_received(self, data: bytes) -> None:
-        self._unparsed_bytes += len(data)
-        super().data_received(data)
-        if self.is_receiving and self._unparsed_bytes > self.header_size_bytes_max and not self.transport.is_closing():
-            self._refusal = _TOO_LARGE
-            self.send_400_response("")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """As uvicorn, which tells only the newest request; the one being worked on may be an older one."""
-        self.pipeline.clear()
-        if self._running is not None:
-            self._running.disconnected = True
-            self._running.message_event.set()
-        super().connection_lost(exc)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def on_message_begin(self) -> None:
-        self.is_receiving = True
-        self.begun += 1
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        size_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size_bytes > self.header_size_bytes_max:
-            self._refusal = _TOO_LARGE
-            msg = "headers are too large"
-            raise ValueError(msg)  # the parser hands it on to `send_400_response`
-        if len(self.pipeline) >= _PIPELINE_MAX:
-            msg = "too many requests at once"
-            raise ValueError(msg)
-        super().on_headers_complete()
-        self._unparsed_bytes = -(1 << 62)  # a body is counted by whoever reads it
-        self.stays_open = self.cycle.keep_alive
-
-    def on_message_complete(self) -> None:
-        self.is_receiving = False
-        self._unparsed_bytes = 0
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._unset_keepalive_if_required()  # connections are closed by the sweep, which also knows the fast path
-        if self.flow.write_paused:
-            self.transport.pause_reading()  # see `Connection.pause_writing`; uvicorn has just resumed it
-
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature; our answer is JSON (R65)
-        """Refuse what cannot be read; what came before it is answered first, and the last answer closes."""
-        if self.is_answerable:
-            self.app_state["connection"].refuse(self._refusal)
-        elif self._unparsed_bytes >= 0:
-            self.cycle.keep_alive = False
-            self.is_receiving = False
-        else:
-            self.transport.close()
+    def refuse(self, fault: Fault) -> None:
+        self.app_state["connection"].refuse(_REFUSALS[fault])
 
 
 class Connection(asyncio.Protocol):

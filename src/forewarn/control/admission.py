@@ -1,0 +1,147 @@
+"""Who may use how much of the control address at a time.
+
+A caller who is known has an account (`core.budget`). What a request uses is taken from it before anything is done, and
+given back when the answer has ended. Before a caller is known there is little that one address may do at a time: those
+lookups wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+from starlette.requests import Request
+
+from forewarn.clock import uptime_s
+from forewarn.core.access import Principal, Role
+from forewarn.core.budget import Account, Accounts, Exceeded, Use
+from forewarn.errors import BudgetExceeded
+from forewarn.net.pool import counted_address
+from forewarn.net.tally import Tally
+
+if TYPE_CHECKING:
+    from forewarn.control.listener import Connection
+
+__all__ = ["Admission"]
+
+_log = structlog.get_logger("forewarn.control")
+
+_LOOKUPS_MAX = 32
+_WORDS = {
+    Use.CONNECTIONS: "connections at a time",
+    Use.REQUESTS: "requests at a time",
+    Use.WATCHES: "watches at a time",
+    Use.LIVE_PAGES: "live pages at a time",
+    Use.BODY_BYTES: "bytes of request bodies at a time",
+    Use.CHANGES: "changes per minute",
+}
+
+
+class Admission:
+    """Takes what requests use from the accounts of their callers.
+
+    Args:
+        accounts: Of all callers.
+
+    Attributes:
+        limited: How often each limit was met.
+    """
+
+    def __init__(self, accounts: Accounts) -> None:
+        self.accounts = accounts
+        self.limited: Counter[str] = Counter(dict.fromkeys(Use, 0))
+        self._tally = Tally()
+        self._lookups: dict[str, tuple[asyncio.Semaphore, list[None]]] = {}
+
+    @asynccontextmanager
+    async def looking_up(self, address: str) -> AsyncIterator[None]:
+        """Wait until few others of that address are being looked up."""
+        key = counted_address(address)
+        semaphore, users = self._lookups.setdefault(key, (asyncio.Semaphore(_LOOKUPS_MAX), []))
+        users.append(None)
+        try:
+            async with semaphore:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                self._lookups.pop(key, None)
+
+    def admit(self, request: Request, caller: Principal, use: Use) -> Account:
+        """Take a request, page or stream from its caller's account until its answer has ended.
+
+        Raises:
+            BudgetExceeded: The account has no room for it.
+        """
+        account = self.accounts.of(caller)
+        connection: Connection | None = getattr(request.state, "connection", None)
+        if connection is not None:
+            self._check(account, connection.admit(account))
+        if use is Use.WATCHES and caller.role is Role.HOST:
+            _replace_oldest(account)
+        self._check(account, account.take(use, uptime_s()))
+        holds = _holds(request)
+        holds.callback(account.give_back, use)
+        if use is Use.WATCHES and caller.role is Role.HOST and connection is not None:
+            # An endpoint that has lost its connection comes back before we know that the old one is dead.
+            account.watches[holds] = connection.end
+            holds.callback(account.watches.pop, holds, None)
+        return account
+
+    def change(self, account: Account) -> None:
+        """Count a change.
+
+        Raises:
+            BudgetExceeded: There were too many in the last minute.
+        """
+        self._check(account, account.change(uptime_s()))
+
+    def hold_body(self, request: Request, account: Account, size_bytes: int) -> None:
+        """So many bytes more of a body are held until the answer has ended.
+
+        Raises:
+            BudgetExceeded: The account has no room for them.
+        """
+        self._check(account, account.take(Use.BODY_BYTES, uptime_s(), size_bytes))
+        _holds(request).callback(account.give_back, Use.BODY_BYTES, size_bytes)
+
+    def tell(self, now_s: float) -> None:
+        """Write into the log who has met limits; a line a minute."""
+        told = self._tally.due(now_s)
+        if told is not None:
+            _log.warning(
+                "limits of the control API were met: see 'forewarn limit list'",
+                count=told.count,
+                worst=told.worst,
+                worst_count=told.worst_count,
+            )
+
+    def _check(self, account: Account, exceeded: Exceeded | None) -> None:
+        if exceeded is None:
+            return
+        self.limited[exceeded.use] += 1
+        self._tally.note(f"{account.name}: {exceeded.use}")
+        msg = f"{account.name} has {exceeded.most} {_WORDS[exceeded.use]}, which is its limit: try again later"
+        raise BudgetExceeded(
+            msg, limit=exceeded.use.value, most=exceeded.most, retry_after_s=math.ceil(exceeded.retry_after_s)
+        )
+
+
+def _replace_oldest(account: Account) -> None:
+    """Make room for another watch of a host, where its oldest can be ended."""
+    if account.used[Use.WATCHES] >= account.budget.watches_max and account.watches:
+        holds, end = account.watches.popitem(last=False)
+        assert isinstance(holds, ExitStack)  # noqa: S101 - see `Admission.admit`
+        holds.close()
+        end()
+
+
+def _holds(request: Request) -> ExitStack:
+    """What is given back when the answer has ended; the gate closes it."""
+    found: ExitStack = request.state.holds
+    return found

@@ -1,0 +1,228 @@
+"""What every request passes before a route sees it.
+
+A request of another site is refused. Under `/v1` the caller has to be known before anything of a body is read: the
+route itself then answers who may not call it, and with what error. What a caller may use at a time is taken from their
+account. Elsewhere, where pages log people in, bodies are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from forewarn.control.access import identify, source_address
+from forewarn.control.error_answer import answer_error, error_answer
+from forewarn.core.access import Principal, Role
+from forewarn.core.budget import Account, Use
+from forewarn.errors import Forbidden, ForewarnError
+
+if TYPE_CHECKING:
+    from forewarn.control.context import Context
+
+__all__ = ["Gate", "is_cross_origin"]
+
+_API = "/v1/"
+_HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
+_INVENTORIES = frozenset({"/v1/inventory", "/v1/inventory/diff"})
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+_FORM_SIZE_BYTES_MAX = 64 << 10
+_DRAINED_BYTES_MAX = 16 << 20
+_DRAINED_UNKNOWN_BYTES_MAX = 1 << 20
+_HSTS = (b"strict-transport-security", b"max-age=31536000")
+
+
+def is_cross_origin(headers: Headers) -> bool:
+    """Whether a browser says that a page of another site sends this."""
+    origin = headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
+
+
+class _TooLarge(Exception):
+    """A body is larger than it may be."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+
+class Gate:
+    """Stands before all routes of the control address.
+
+    Args:
+        app: The routes.
+        context: Parts of the service.
+    """
+
+    def __init__(self, app: ASGIApp, context: Context) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, receive, send)
+        with ExitStack() as holds:
+            scope.setdefault("state", {})["holds"] = holds
+            request = Request(scope)
+            try:
+                if scope["path"].startswith(_API):
+                    await self._call(request, exchange)
+                else:
+                    await self._visit(request, exchange)
+            except ForewarnError as error:
+                await (await answer_error(request, error))(scope, exchange.receive, exchange.send)
+            except _TooLarge as error:
+                message = f"the body is larger than {error.limit} bytes"
+                refusal = error_answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message, connection="close")
+                await refusal(scope, exchange.receive, exchange.send)
+
+    async def _call(self, request: Request, exchange: _Exchange) -> None:
+        """A request to the API."""
+        scope, admission = request.scope, self._context.admission
+        _check_origin(request)
+        caller = await self._identify(request)
+        if caller is None:
+            await self._app(scope, exchange.receive_nothing, exchange.send)
+            return
+        exchange.drained_bytes_max = _DRAINED_BYTES_MAX
+        account = admission.admit(request, caller, _use(scope))
+        if scope["method"] not in _READS:
+            admission.change(account)
+        body = await self._read(request, exchange, account, self._limit(scope, caller))
+        await self._app(scope, exchange.replayed(body), exchange.send)
+
+    async def _visit(self, request: Request, exchange: _Exchange) -> None:
+        """A request to the dashboard, or to what looks after the service."""
+        scope = request.scope
+        exchange.size_bytes_max = _FORM_SIZE_BYTES_MAX
+        if scope["path"] not in _HEALTH:
+            await self._app(scope, exchange.receive, exchange.send)
+            return
+        _check_origin(request)
+        async with self._context.admission.looking_up(source_address(request)):
+            await self._app(scope, exchange.receive, exchange.send)
+
+    async def _identify(self, request: Request) -> Principal | None:
+        """Who calls; None: nobody who is known, as the route is going to find, too."""
+        header = request.headers.get("authorization")
+        async with self._context.admission.looking_up(source_address(request)):
+            try:
+                caller = await identify(self._context, request, header)
+            except ForewarnError as error:
+                request.state.identified = (header, error)
+                return None
+        request.state.identified = (header, caller)
+        return caller
+
+    def _limit(self, scope: Scope, caller: Principal) -> int:
+        is_inventory = scope["path"] in _INVENTORIES and caller.role is Role.OPERATOR
+        return self._context.inventory_size_bytes_max if is_inventory else self._context.body_size_bytes_max
+
+    async def _read(self, request: Request, exchange: _Exchange, account: Account, limit: int) -> list[Message]:
+        exchange.size_bytes_max = limit
+        body: list[Message] = []
+        while exchange.has_body:
+            message = await exchange.receive()
+            size_bytes = len(message.get("body", b""))
+            if size_bytes:
+                self._context.admission.hold_body(request, account, size_bytes)
+            body.append(message)
+        return body
+
+
+def _check_origin(request: Request) -> None:
+    if is_cross_origin(request.headers):
+        msg = "this request was sent from a page of another site"
+        raise Forbidden(msg)
+
+
+def _use(scope: Scope) -> Use:
+    is_watch = scope["method"] == "GET" and scope["path"].endswith("/watch")
+    return Use.WATCHES if is_watch else Use.REQUESTS
+
+
+class _Exchange:
+    """Both ways of a request: how much of its body is left, and what each answer has.
+
+    Attributes:
+        size_bytes_max: Largest body.
+        drained_bytes_max: How much of a body that nobody wants is read before the connection ends: a client that is
+            still sending would not see the answer otherwise.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._is_secure = scope["scheme"] == "https"
+        self._connection = scope.get("state", {}).get("connection")
+        names = {name for name, _ in scope["headers"]}
+        self.has_body = bool(names & {b"content-length", b"transfer-encoding"})
+        self.size_bytes_max = _FORM_SIZE_BYTES_MAX
+        self.drained_bytes_max = _DRAINED_UNKNOWN_BYTES_MAX
+        self._received_bytes = 0
+
+    async def receive(self) -> Message:
+        """The next part of the body.
+
+        Raises:
+            _TooLarge: It is larger than it may be.
+        """
+        message = await self._next()
+        if self._received_bytes > self.size_bytes_max:
+            raise _TooLarge(self.size_bytes_max)
+        return message
+
+    async def receive_nothing(self) -> Message:
+        """As if there were no body; then whatever comes."""
+        if self.has_body:
+            return {"type": "http.request", "body": b"", "more_body": False}
+        return await self._next()
+
+    def replayed(self, messages: list[Message]) -> Receive:
+        """What has been read already, and then whatever comes."""
+        waiting: Iterator[Message] = iter(messages)
+
+        async def replay() -> Message:
+            message = next(waiting, None)
+            return await self._next() if message is None else message
+
+        return replay
+
+    async def send(self, message: Message) -> None:
+        """A part of the answer."""
+        if message["type"] == "http.response.start":
+            more = [_HSTS] if self._is_secure else []
+            if self._has_more and all(name != b"connection" for name, _ in message.get("headers", ())):
+                more.append((b"connection", b"close"))
+            message = {**message, "headers": [*message.get("headers", ()), *more]}
+        elif not message.get("more_body", False) and self._has_more:
+            await self._send({**message, "more_body": True})
+            await self._drain()
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        await self._send(message)
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether the client is still sending a body."""
+        return self.has_body and (self._connection is None or self._connection.is_receiving)
+
+    async def _next(self) -> Message:
+        message = await self._receive()
+        self._received_bytes += len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            self.has_body = False
+        return message
+
+    async def _drain(self) -> None:
+        most = self._received_bytes + self.drained_bytes_max
+        while self.has_body and self._received_bytes <= most:
+            await self._next()

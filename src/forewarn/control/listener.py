@@ -1,0 +1,331 @@
+"""The control address: connections with the guards of the metadata listener, and a stop that loses no answer.
+
+A connection is counted when it is accepted. It is that of a stranger until a request on it has shown a valid token or
+session: until then little is held of what it sends, it has to send its first request in time, and it makes room for
+others. From then on it counts to whoever showed the token (`Connection.admit`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+import uvicorn
+
+from forewarn.clock import uptime_s
+from forewarn.core.budget import Account, Exceeded, Use
+from forewarn.net.acceptor import Acceptor
+from forewarn.net.guarded import Fault, GuardedProtocol
+from forewarn.net.pool import Pool, PoolLimits, Slot
+from forewarn.net.tally import Tally
+
+__all__ = ["Connection", "ControlServer", "ListenerLimits"]
+
+_log = structlog.get_logger("forewarn.control")
+
+_RECEIVE_BUFFER_BYTES = 64 << 10
+_SEND_BUFFER_BYTES = 128 << 10
+_PIPELINE_MAX = 8
+_SWEPT_AT_ONCE = 500
+_RATE_BYTES_MIN = 16 << 10
+"""Bytes a second that a body has to come with at least."""
+
+_TAKEN_BYTES_MIN = 1 << 10
+"""Bytes of an answer that have to be taken from one sweep to the next, once within the time for a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerLimits:
+    """What the control listener takes.
+
+    Attributes:
+        header_size_bytes_max: Largest request line with headers.
+        request_timeout_s: For the headers of a request to arrive; a body has longer the more of it has arrived.
+        idle_timeout_s: For a connection of a known caller without requests.
+        pool: Connections.
+    """
+
+    header_size_bytes_max: int = 16 << 10
+    request_timeout_s: float = 10.0
+    idle_timeout_s: float = 75.0
+    pool: PoolLimits = field(default_factory=PoolLimits)
+
+
+def _refusal(status: HTTPStatus, code: str, message: str, *headers: str) -> bytes:
+    body = json.dumps({"error": {"code": code, "message": message, "details": {}}}, separators=(",", ":")).encode()
+    lines = [
+        f"HTTP/1.1 {status} {status.phrase}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        *headers,
+        "connection: close",
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+_REFUSALS = {
+    Fault.MALFORMED: _refusal(HTTPStatus.BAD_REQUEST, "bad_request", "this is not an HTTP request"),
+    Fault.TOO_LARGE: _refusal(
+        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", "request line and headers are too large"
+    ),
+    Fault.TOO_SLOW: _refusal(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "the request did not arrive in time"),
+    Fault.BUSY: _refusal(
+        HTTPStatus.SERVICE_UNAVAILABLE, "too_many_connections", "too many connections", "retry-after: 5"
+    ),
+}
+
+
+class Connection(GuardedProtocol):
+    """One connection to the control address.
+
+    Args:
+        slot: Its place among the others.
+        server: Whose it is.
+    """
+
+    pipeline_max = _PIPELINE_MAX
+
+    def __init__(self, slot: Slot, server: ControlServer) -> None:
+        super().__init__(server.config, server.server_state, {"connection": self}, _loop=asyncio.get_running_loop())
+        self.header_size_bytes_max = server.limits.header_size_bytes_max
+        self._limits = server.limits
+        self._slot = slot
+        self._account: Account | None = None
+        self._active_s = uptime_s()
+        self._receiving_s: float | None = None
+        self._body_bytes = 0
+        self._stuck_s: float | None = None
+        self._stuck_bytes = 0
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        """Begin, unless the connection had to make room meanwhile."""
+        super().connection_made(transport)
+        self._slot.close = transport.abort
+        if self._slot.is_released:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Count what is held of it until somebody is known."""
+        if not self._slot.is_released:
+            super().data_received(data)
+            self._slot.hold(self.held_bytes)
+
+    def resume_writing(self) -> None:
+        """What was written has been taken: read again what was not read meanwhile."""
+        self._stuck_s = None
+        if not self.transport.is_closing() and not self.flow.read_paused:
+            self.transport.resume_reading()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give everything back."""
+        self._slot.release()
+        if self._account is not None:
+            self._account.give_back(Use.CONNECTIONS)
+            self._account = None
+        super().connection_lost(exc)
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        """A request has begun, and its time with it."""
+        self._receiving_s = uptime_s()
+        self._body_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Read no body before the app asks for it, which it does when it knows who sends it."""
+        super().on_headers_complete()
+        has_body = any(name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers)
+        if has_body and not self.pipeline:
+            self.flow.pause_reading()
+
+    def on_body(self, body: bytes) -> None:
+        """Count what has arrived, which gives the rest more time."""
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request has arrived whole."""
+        super().on_message_complete()
+        self._receiving_s = None
+
+    def on_response_complete(self) -> None:
+        """Be idle from now on."""
+        self._active_s = uptime_s()
+        self._slot.hold(0)
+        super().on_response_complete()
+
+    def refuse(self, fault: Fault) -> None:
+        """Give the answer for that fault, and close."""
+        self.transport.write(_REFUSALS[fault])
+        self.transport.close()
+
+    # What the app calls
+
+    def admit(self, account: Account) -> Exceeded | None:
+        """Count the connection to whoever sends requests on it; None, or why it cannot be."""
+        if account is self._account or self._slot.is_released:
+            return None
+        exceeded = account.take(Use.CONNECTIONS, uptime_s())
+        if exceeded is None:
+            if self._account is not None:  # a proxy sends requests of several callers on one connection
+                self._account.give_back(Use.CONNECTIONS)
+            self._account = account
+            self._slot.make_known()
+        return exceeded
+
+    def end(self) -> None:
+        """Close once everything is written."""
+        self.transport.close()
+
+    # What the server calls
+
+    def sweep(self, now_s: float) -> None:
+        """End what is overdue: a request, an answer that is not taken, silence."""
+        limits = self._limits
+        if self._is_stuck(now_s):
+            self.transport.abort()
+        elif self._receiving_s is not None:
+            longest_s = limits.request_timeout_s + self._body_bytes / _RATE_BYTES_MIN
+            if now_s - self._receiving_s > longest_s:
+                self._give_up()
+        elif not self.is_idle:
+            self._active_s = now_s
+        elif now_s - self._active_s > (limits.idle_timeout_s if self._slot.is_known else limits.request_timeout_s):
+            self.transport.close()
+
+    def _is_stuck(self, now_s: float) -> bool:
+        """Whether the other side takes what is written too slowly, or not at all."""
+        waiting_bytes = self.transport.get_write_buffer_size()
+        if not waiting_bytes and not self.transport.is_closing():
+            self._stuck_s = None
+        elif self._stuck_s is None or waiting_bytes <= self._stuck_bytes - _TAKEN_BYTES_MIN:
+            self._stuck_s = now_s
+        self._stuck_bytes = waiting_bytes
+        return self._stuck_s is not None and now_s - self._stuck_s > self._limits.request_timeout_s
+
+    def _give_up(self) -> None:
+        if not self.transport.is_closing() and self.is_answerable:
+            self.refuse(Fault.TOO_SLOW)
+        else:
+            self.transport.close()
+
+
+class ControlServer(uvicorn.Server):
+    """uvicorn's server, with connections that are counted and swept; signals are left to the service.
+
+    Args:
+        config: Of uvicorn.
+        limits: What is taken.
+
+    Attributes:
+        pool: The connections.
+        tick_s: How often what is overdue is looked for.
+        tellers: Called with each tick, to write into the log what is due.
+    """
+
+    def __init__(self, config: uvicorn.Config, limits: ListenerLimits) -> None:
+        super().__init__(config)
+        self.limits = limits
+        self.pool = Pool(limits.pool)
+        self.tick_s = 1.0
+        self.tellers: list[Callable[[float], None]] = []
+        self._refused = Tally()
+        self._exhausted = Tally()
+        self._ticking: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+    @property
+    def open(self) -> list[Connection]:
+        """The connections that have begun."""
+        return [each for each in self.server_state.connections if isinstance(each, Connection)]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept on these."""
+        await self.lifespan.startup()
+        self.servers: list[Any] = []
+        for sock in sockets or ():
+            # Connections inherit both. By itself, the kernel would keep megabytes for each.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            sock.setblocking(False)  # noqa: FBT003 - the signature is the socket's
+            self.servers.append(
+                Acceptor(
+                    sock,
+                    self.pool,
+                    lambda slot: Connection(slot, self),
+                    refusal=_REFUSALS[Fault.BUSY],
+                    tls=self.config.ssl,
+                    handshake_timeout_s=self.limits.request_timeout_s,
+                    refused=self._refused,
+                    exhausted=self._exhausted,
+                )
+            )
+        self._ticking = asyncio.create_task(self._tick())
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, and give answers under way a while."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        await super().shutdown(sockets)
+        for connection in self.open:
+            connection.transport.abort()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self.tick_s)
+            connections = self.open
+            for first in range(0, len(connections), _SWEPT_AT_ONCE):
+                now_s = uptime_s()
+                for connection in connections[first : first + _SWEPT_AT_ONCE]:
+                    connection.sweep(now_s)
+                await asyncio.sleep(0)
+            self._tell(uptime_s())
+
+    def _tell(self, now_s: float) -> None:
+        """Write what happens often into the log, a line a minute each."""
+        if _has_no_descriptor():
+            self._exhausted.note("no file descriptor is left")
+        told = self._exhausted.due(now_s)
+        if told is not None:
+            _log.error(
+                "connections cannot be accepted: raise the limit of open files (LimitNOFILE, ulimit -n)",
+                reason=told.worst,
+                count=told.count,
+            )
+        told = self._refused.due(now_s)
+        if told is not None:
+            _log.warning(
+                "connections to the control address were refused: too many",
+                count=told.count,
+                worst_address=told.worst,
+                worst_count=told.worst_count,
+            )
+        for tell in self.tellers:
+            tell(now_s)
+
+
+def _has_no_descriptor() -> bool:
+    """Whether this process can open nothing more: then the VMs' listener closes connections without a word."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in {errno.EMFILE, errno.ENFILE}
+    return False

@@ -1,0 +1,1 @@
+"""What every listener of the service shares."""

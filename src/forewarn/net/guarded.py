@@ -1,0 +1,160 @@
+"""uvicorn's protocol with limits: what a client can send before anybody knows who it is.
+
+The size of the request line with its headers is limited, and so is what comes between the bytes of a body (trailers,
+chunk extensions) and how many requests are sent ahead. What cannot be read is refused in the words of the listener.
+How long a request may take is up to the listener, which looks at `GuardedProtocol.is_receiving` from time to time.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
+
+__all__ = ["Fault", "GuardedProtocol"]
+
+_PIPELINE_MAX = 64
+_IN_BODY = -(1 << 62)
+
+
+class Fault(Enum):
+    """Why a connection is refused before any app sees a request."""
+
+    MALFORMED = auto()
+    TOO_LARGE = auto()
+    TOO_SLOW = auto()
+    BUSY = auto()
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, that also says whether it is in the middle of anything, and limits headers and pipelining.
+
+    Attributes:
+        is_receiving: Whether a request has begun and not yet arrived whole.
+        begun: How many requests have begun.
+        stays_open: Whether the last request leaves the connection open.
+        header_size_bytes_max: Largest request line with headers.
+        pipeline_max: Most requests that wait behind the one being answered.
+    """
+
+    is_receiving = False
+    begun = 0
+    stays_open = True
+    header_size_bytes_max = 16 << 10
+    pipeline_max = _PIPELINE_MAX
+    _unparsed_bytes = 0
+    _head_bytes = 0
+    _bodiless_bytes = 0
+    _fault = Fault.MALFORMED
+    _running: RequestResponseCycle | None = None
+
+    def refuse(self, fault: Fault) -> None:
+        """Give the answer for that fault, and close."""
+        raise NotImplementedError
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is on its way in, being worked on, or waiting."""
+        return (
+            not self.is_receiving and not self.pipeline and (self.cycle is None or self.cycle.response_complete)  # type: ignore[redundant-expr] # it is None at first
+        )
+
+    @property
+    def is_in_body(self) -> bool:
+        """Whether the headers of the request on its way in have arrived, and its body has not."""
+        return self._unparsed_bytes < 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held of what was sent and is not answered yet, of the newest request."""
+        if self.is_receiving and not self.is_in_body:
+            return self._unparsed_bytes
+        is_answered = self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr] # as above
+        return 0 if is_answered else self._head_bytes + len(self.cycle.body)
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether a request that has arrived whole waits for its answer."""
+        if self.is_receiving and self.is_in_body:
+            return bool(self.pipeline)  # the request on its way in is the newest one
+        if self.is_receiving:
+            return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr] # as above
+        return not self.is_idle
+
+    @property
+    def is_answerable(self) -> bool:
+        """Whether an answer written now would be taken for that to the request on its way in, not to an older one."""
+        if not self.is_in_body:
+            return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr] # as above
+        return not self.pipeline and not self.cycle.response_started
+
+    def data_received(self, data: bytes) -> None:
+        self._unparsed_bytes += len(data)
+        self._bodiless_bytes += len(data)
+        super().data_received(data)
+        has_too_much = max(self._unparsed_bytes, self._bodiless_bytes) > self.header_size_bytes_max
+        if self.is_receiving and has_too_much and not self.transport.is_closing():
+            self._fault = Fault.TOO_LARGE
+            self.send_400_response("")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As uvicorn, which tells only the newest request; the one being worked on may be an older one."""
+        self.pipeline.clear()
+        if self._running is not None:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_message_begin(self) -> None:
+        self.is_receiving = True
+        self.begun += 1
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        size_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size_bytes > self.header_size_bytes_max:
+            self._fault = Fault.TOO_LARGE
+            msg = "headers are too large"
+            raise ValueError(msg)  # the parser hands it on to `send_400_response`
+        if len(self.pipeline) >= self.pipeline_max:
+            msg = "too many requests at once"
+            raise ValueError(msg)
+        super().on_headers_complete()
+        self._unparsed_bytes = _IN_BODY  # a body is counted by whoever reads it
+        self._bodiless_bytes = 0
+        self._head_bytes = size_bytes
+        self.stays_open = self.cycle.keep_alive
+
+    def on_body(self, body: bytes) -> None:
+        self._bodiless_bytes = 0  # what is left to limit is what belongs to no body: trailers, chunk extensions
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.is_receiving = False
+        self._unparsed_bytes = 0
+        self._bodiless_bytes = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._unset_keepalive_if_required()  # connections are closed by the listener, which knows more
+        if self.flow.write_paused:
+            self.transport.pause_reading()  # uvicorn has just resumed it, though the client takes no more
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature; the answer is the listener's
+        """Refuse what cannot be read; what came before it is answered first, and the last answer closes."""
+        if self.is_answerable:
+            self.refuse(self._fault)
+        elif not self.is_in_body:
+            self.cycle.keep_alive = False
+            self.is_receiving = False
+        else:
+            self.transport.close()
