@@ -148,6 +148,21 @@ def test_headers_over_the_limit_are_431(strict: Running, data: bytes) -> None:
     assert (answer.status, answer.body) == (431, TOO_LARGE)
 
 
+@pytest.mark.parametrize("has_end", [True, False])
+def test_large_trailers_are_431(strict: Running, has_end: bool) -> None:
+    start = get(LATEST, "Transfer-Encoding: chunked", method="POST") + b"2\r\n{}\r\n0\r\n"
+    trailers = b"X: y\r\n" * 20_000 + b"\r\n" if has_end else b"X: " + b"x" * 3_000_000
+    answer = refusal(strict, start + trailers)
+    assert (answer.status, answer.body) == (431, TOO_LARGE)
+
+
+def test_a_trailer_is_no_header(service: Running) -> None:
+    """R10: what comes behind the body was not there when the request was read."""
+    start = get(LATEST, "Transfer-Encoding: chunked", method="POST", metadata=None) + b"2\r\n{}\r\n0\r\n"
+    with service.wire(service.vm()) as wire:
+        assert wire.ask(start + b"Metadata: true\r\n\r\n").status == 400
+
+
 @pytest.mark.parametrize("size", [2001, 300_000, 5_000_000])
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_body_over_the_limit_is_413_and_the_client_gets_to_read_it(

@@ -29,6 +29,7 @@ from forewarn.cli.fault import add_fault
 from forewarn.cli.host import add_host
 from forewarn.cli.inventory import add_inventory
 from forewarn.cli.ledger import add_ledger
+from forewarn.cli.limit import add_limit
 from forewarn.cli.maintenance import add_maintenance
 from forewarn.cli.openapi import add_openapi
 from forewarn.cli.output import plain
@@ -74,6 +75,7 @@ _ADDERS = (
     add_vm,
     add_host,
     add_token,
+    add_limit,
     add_maintenance,
     add_rollout,
     add_event,

@@ -100,6 +100,7 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "GET /v1/inventory": _READS,
     "PUT /v1/inventory": _OPERATOR,
     "POST /v1/inventory/diff": _READS,
+    "GET /v1/limits": _READS,
     "GET /v1/clock": _TENANT_READS,
     "POST /v1/clock/advance": _OPERATOR,
     "POST /v1/clock/confirm": _OPERATOR,

@@ -23,6 +23,7 @@ from forewarn.control import (
     host,
     inventory,
     ledger,
+    limit,
     login,
     maintenance,
     request,
@@ -62,6 +63,7 @@ _ROUTERS = (
     fault,
     request,
     token,
+    limit,
     login,
     health,
 )

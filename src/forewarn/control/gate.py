@@ -71,7 +71,7 @@ class Gate:
             return
         exchange = _Exchange(scope, receive, send)
         with ExitStack() as holds:
-            scope.setdefault("state", {})["holds"] = holds
+            scope.setdefault("state", {}).update(holds=holds, exchange=exchange)
             request = Request(scope)
             try:
                 if scope["path"].startswith(_API):

@@ -113,6 +113,7 @@ class Connection(GuardedProtocol):
         super().connection_made(transport)
         self._slot.close = transport.abort
         if self._slot.is_released:
+            self.connections.discard(self)  # closed before it was made, it is never told that it is lost
             transport.abort()
 
     def data_received(self, data: bytes) -> None:

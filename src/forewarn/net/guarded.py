@@ -49,6 +49,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _unparsed_bytes = 0
     _head_bytes = 0
     _bodiless_bytes = 0
+    _trailer_bytes = 0
     _fault = Fault.MALFORMED
     _running: RequestResponseCycle | None = None
 
@@ -118,6 +119,17 @@ class GuardedProtocol(HttpToolsProtocol):
         self.begun += 1
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.is_in_body:
+            super().on_header(name, value)
+            return
+        # A trailer: uvicorn would put it among the headers, which the app has read already.
+        self._trailer_bytes += len(name) + len(value) + 4
+        if self._trailer_bytes > self.header_size_bytes_max:
+            self._fault = Fault.TOO_LARGE
+            msg = "trailers are too large"
+            raise ValueError(msg)
+
     def on_headers_complete(self) -> None:
         size_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size_bytes > self.header_size_bytes_max:
@@ -131,6 +143,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unparsed_bytes = _IN_BODY  # a body is counted by whoever reads it
         self._bodiless_bytes = 0
         self._head_bytes = size_bytes
+        self._trailer_bytes = 0
         self.stays_open = self.cycle.keep_alive
 
     def on_body(self, body: bytes) -> None:

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from forewarn.core.access import Principal, Role, Token
+from forewarn.core.budget import Use
 from forewarn.wire.control import Moment
 
-__all__ = ["AccessTokenIn", "AccessTokenOut", "LoginLinkOut", "PrincipalOut"]
+__all__ = ["AccessTokenIn", "AccessTokenOut", "AccountOut", "LoginLinkOut", "PrincipalOut"]
 
 _LIFETIME_MAX_S = 100 * 366 * 86400
 _NAMES_MAX = 10_000
@@ -111,3 +112,15 @@ class LoginLinkOut(BaseModel):
     model_config = ConfigDict(frozen=True)
     url: str = Field(description="To open in a browser: the first who presses its button is logged in as the caller.")
     expires_at: Moment
+
+
+class AccountOut(BaseModel):
+    """What a caller uses of the control API now, and which limits it has met."""
+
+    model_config = ConfigDict(frozen=True)
+    name: str
+    role: Role
+    used: dict[Use, int] = Field(description="In use now, by what is limited; of changes, those of the last minute.")
+    most: dict[Use, int] = Field(description="The limits.")
+    limited: dict[Use, int] = Field(description="How often each limit was met.")
+    limited_at: Moment | None = Field(description="When one was met last.")

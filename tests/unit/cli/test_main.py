@@ -59,6 +59,7 @@ LOCAL = {
     "replay",
     "conformance",
     "demo",
+    "limit list",
     "config show",
     "openapi",
     "completion",

@@ -1,0 +1,91 @@
+"""How much one principal may use at a time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forewarn.core.access import FILE_OPERATOR, Principal, Role
+from forewarn.core.budget import Account, Accounts, Budget, Use
+
+SMALL = Budget(
+    connections_max=3,
+    requests_max=2,
+    watches_max=2,
+    live_pages_max=2,
+    body_size_bytes_max=100,
+    changes_per_minute_max=6,
+)
+CONCURRENT = [use for use in Use if use is not Use.CHANGES]
+
+
+def account() -> Account:
+    return Account(name="tenant:acme", role=Role.TENANT, budget=SMALL)
+
+
+def accounts(most: int = 10) -> Accounts:
+    return Accounts(dict.fromkeys(Role, SMALL), most)
+
+
+def tenant(name: str, *scopes: str) -> Principal:
+    return Principal(actor=f"tenant:{name}", role=Role.TENANT, scopes=frozenset(scopes or {name}))
+
+
+@pytest.mark.parametrize("use", CONCURRENT)
+def test_what_is_given_back_can_be_taken_again(use: Use) -> None:
+    held, most = account(), SMALL.most(use)
+    assert [held.take(use, 0.0) for _ in range(most)] == [None] * most
+    exceeded = held.take(use, 5.0)
+    assert exceeded is not None
+    assert (exceeded.use, exceeded.most) == (use, most)
+    assert (held.limited[use], held.limited_s) == (1, 5.0)
+    held.give_back(use)
+    assert held.take(use, 0.0) is None
+
+
+def test_what_would_go_over_the_limit_is_not_taken_in_part() -> None:
+    held = account()
+    assert held.take(Use.BODY_BYTES, 0.0, 90) is None
+    assert held.take(Use.BODY_BYTES, 0.0, 11) is not None
+    assert held.take(Use.BODY_BYTES, 0.0, 10) is None
+
+
+def test_changes_come_back_with_time_and_the_refusal_says_when() -> None:
+    held = account()
+    assert [held.change(0.0) for _ in range(6)] == [None] * 6
+    exceeded = held.change(0.0)
+    assert exceeded is not None
+    assert exceeded.retry_after_s == pytest.approx(10.0)
+    assert held.change(9.9) is not None
+    assert held.change(10.1) is None
+    assert held.change(10.1) is not None
+
+
+@given(st.lists(st.floats(0, 30), max_size=200))
+def test_no_more_changes_are_taken_than_the_limit_and_what_time_has_given_back(pauses_s: list[float]) -> None:
+    held, now_s, taken = account(), 0.0, 0
+    for pause_s in pauses_s:
+        now_s += pause_s
+        taken += held.change(now_s) is None
+        assert taken <= SMALL.changes_per_minute_max * (1 + now_s / 60) + 1e-6
+
+
+def test_tokens_of_one_tenant_share_an_account_and_others_do_not() -> None:
+    kept = accounts()
+    acme = kept.of(tenant("acme", "web", "db"))
+    assert kept.of(tenant("acme-ci", "db", "web")) is acme
+    assert acme.name == "tenant:acme-ci"
+    assert kept.of(tenant("other", "web")) is not acme
+    hosts = [Principal(actor="host:one", role=Role.HOST, host="one"), FILE_OPERATOR]
+    assert len({id(kept.of(each)) for each in hosts}) == 2
+
+
+def test_so_many_accounts_are_remembered_and_those_in_use_stay() -> None:
+    kept = accounts(most=5)
+    busy = kept.of(tenant("busy"))
+    assert busy.take(Use.WATCHES, 0.0) is None
+    for number in range(100):
+        kept.of(tenant(f"idle-{number}"))
+    assert len(kept) == 5
+    assert kept.of(tenant("busy")) is busy

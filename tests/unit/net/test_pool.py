@@ -1,0 +1,111 @@
+"""How many connections a listener takes, and which of them makes room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forewarn.net.pool import Pool, PoolLimit, PoolLimits, Slot, counted_address, parse_networks
+
+
+def pool(**limits: int) -> Pool:
+    most = {"connections_max": 6, "unknown_max": 4, "per_address_max": 2, "unknown_size_bytes_max": 100} | limits
+    return Pool(PoolLimits(**most, proxies=parse_networks("127.0.0.1, fd00::/8")))
+
+
+def entered(kept: Pool, address: str, closed: list[Slot] | None = None) -> Slot:
+    slot = kept.enter(address)
+    assert isinstance(slot, Slot)
+    if closed is not None:
+        slot.close = lambda: closed.append(slot)
+    return slot
+
+
+def addresses() -> Iterator[str]:
+    return (f"10.0.0.{number}" for number in range(1, 250))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+    ],
+)
+def test_what_one_customer_has_counts_as_one_address(one: str, other: str, is_same: bool) -> None:
+    assert (counted_address(one) == counted_address(other)) is is_same
+
+
+def test_an_address_has_so_many_and_one_that_speaks_for_many_more() -> None:
+    kept = pool()
+    for _ in range(2):
+        entered(kept, "10.0.0.1")
+    assert kept.enter("10.0.0.1") is PoolLimit.ADDRESS
+    for _ in range(3):
+        entered(kept, "127.0.0.1")
+    assert kept.refused[PoolLimit.ADDRESS] == 1
+
+
+def test_whoever_is_known_counts_no_more_to_their_address() -> None:
+    kept = pool()
+    for _ in range(5):
+        entered(kept, "10.0.0.1").make_known()
+    assert (len(kept), kept.unknown) == (5, 0)
+
+
+def test_the_unknown_one_that_has_waited_longest_makes_room() -> None:
+    kept, closed, names = pool(), list[Slot](), addresses()
+    slots = [entered(kept, next(names), closed) for _ in range(4)]
+    slots[0].make_known()
+    entered(kept, next(names), closed)
+    entered(kept, next(names), closed)
+    assert closed == [slots[1]]
+    assert (len(kept), kept.unknown) == (5, 4)
+
+
+def test_over_the_limit_of_all_strangers_make_room_and_the_known_do_not() -> None:
+    kept, closed, names = pool(), list[Slot](), addresses()
+    for _ in range(5):
+        entered(kept, next(names), closed).make_known()
+    stranger = entered(kept, next(names), closed)
+    entered(kept, next(names), closed).make_known()
+    assert closed == [stranger]
+    assert kept.enter(next(names)) is PoolLimit.ALL
+
+
+def test_bytes_of_strangers_are_bounded_together() -> None:
+    kept, closed, names = pool(), list[Slot](), addresses()
+    first, second = (entered(kept, next(names), closed) for _ in range(2))
+    first.hold(60)
+    first.hold(50)
+    second.hold(50)
+    assert (kept.unknown_size_bytes, closed) == (100, [])
+    second.hold(51)
+    assert (kept.unknown_size_bytes, closed) == (51, [first])
+    second.make_known()
+    assert kept.unknown_size_bytes == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=200))
+def test_whatever_happens_limits_hold_and_nothing_is_left_behind(steps: list[tuple[int, int]]) -> None:
+    kept, slots = pool(), list[Slot]()
+    for what, number in steps:
+        if what <= 1:
+            slot = kept.enter(f"10.0.0.{number}")
+            slots += [slot] if isinstance(slot, Slot) else []
+        elif slots:
+            slot = slots[number % len(slots)]
+            {2: slot.make_known, 3: slot.release, 4: lambda each=slot, size=number * 10: each.hold(size)}[what]()
+        assert len(kept) <= 6
+        assert kept.unknown <= 4
+        assert 0 <= kept.unknown_size_bytes <= 100
+    for slot in slots:
+        slot.release()
+    assert (len(kept), kept.unknown, kept.unknown_size_bytes, len(kept._by_address)) == (0, 0, 0, 0)
