@@ -56,9 +56,9 @@ from forewarn.wire.inventory import fingerprint, in_file, parse_inventory
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
 
-_log = structlog.get_logger("forewarn.app")
+__all__ = ["Service", "fit_descriptors", "raise_descriptor_limit", "run_service", "serve"]
 
-__all__ = ["Service", "raise_descriptor_limit", "run_service", "serve"]
+_log = structlog.get_logger("forewarn.app")
 
 _SWITCH_INTERVAL_S = 0.001
 _GC_THRESHOLDS = (50_000, 20, 50)
@@ -464,7 +464,8 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
     """Run `serve` on uvloop, with as many descriptors as the machine gives and threads that hand over quickly."""
     import uvloop  # noqa: PLC0415 - not on every platform that runs the CLI
 
-    raise_descriptor_limit(settings.connections_max + settings.watches_max + _DESCRIPTORS_SPARE)
+    raise_descriptor_limit(settings.connections_max + settings.control_connections_max + _DESCRIPTORS_SPARE)
+    settings = fit_descriptors(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.disable()
 
@@ -484,3 +485,34 @@ def raise_descriptor_limit(wanted: int) -> None:
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def fit_descriptors(settings: Settings, descriptors: int) -> Settings:
+    """The settings with as many connections to the control address as leave VMs their descriptors.
+
+    VMs are left all that they may have or, where there are too few, half of what there is.
+
+    Args:
+        settings: As they were given.
+        descriptors: How many this process may have; negative for any number.
+    """
+    wanted = settings.connections_max + settings.control_connections_max + _DESCRIPTORS_SPARE
+    if descriptors < 0 or descriptors >= wanted:
+        return settings
+    free = max(descriptors - min(_DESCRIPTORS_SPARE, descriptors // 4), 2)
+    control_max = min(settings.control_connections_max, max(free - settings.connections_max, free // 2))
+    _log.warning(
+        "too few file descriptors for these settings: raise the limit of open files (LimitNOFILE, ulimit -n)",
+        descriptors=descriptors,
+        wanted=wanted,
+        connections_max=settings.connections_max,
+        control_connections_max=control_max,
+    )
+    return settings.model_copy(
+        update={
+            "control_connections_max": control_max,
+            "control_unknown_connections_max": min(
+                settings.control_unknown_connections_max, max(control_max * 3 // 4, 1)
+            ),
+        }
+    )

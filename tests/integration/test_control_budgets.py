@@ -131,12 +131,13 @@ def test_live_pages_of_a_tenant_are_limited_and_its_pages_are_not(small: Running
 def test_a_loop_of_changes_of_a_tenant_is_ended_and_does_not_end_those_of_others(small: Running) -> None:
     tenant = token_of(small, Role.TENANT, name="acme")
     other = token_of(small, Role.TENANT, name="other", owns={"scopes": ["wide"]})
+    small.enable(small.web[0])
     with client_of(small, tenant) as client:
         statuses = []
         for _ in range(3):
             made = client.post("/v1/vms/Web_0/restart")
             statuses.append(made.status_code)
-            taken_back = client.post(f"/v1/maintenance/{made.json()['id']}/cancel", json={})
+            taken_back = client.post(f"/v1/maintenance/{made.json()['items'][0]['id']}/cancel", json={})
             statuses.append(taken_back.status_code)
         assert statuses == [201, 200] * 2 + [201, 429]
         assert is_limited(client.post("/v1/vms/Web_0/restart"), Use.CHANGES, 5)

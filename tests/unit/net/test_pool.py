@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -102,7 +103,8 @@ def test_whatever_happens_limits_hold_and_nothing_is_left_behind(steps: list[tup
             slots += [slot] if isinstance(slot, Slot) else []
         elif slots:
             slot = slots[number % len(slots)]
-            {2: slot.make_known, 3: slot.release, 4: lambda each=slot, size=number * 10: each.hold(size)}[what]()
+            steps_of: list[Callable[[], None]] = [slot.make_known, slot.release, partial(slot.hold, number * 10)]
+            steps_of[what - 2]()
         assert len(kept) <= 6
         assert kept.unknown <= 4
         assert 0 <= kept.unknown_size_bytes <= 100

@@ -1,0 +1,33 @@
+"""File descriptors: what the control address may take of them, and that a start with too few says so."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from forewarn.app import fit_descriptors
+from forewarn.config import Settings, said_settings
+
+
+def settings() -> Settings:
+    return said_settings(connections_max=1000, control_connections_max=2000, control_unknown_connections_max=900)
+
+
+@pytest.mark.parametrize("descriptors", [-1, 3512, 100_000])
+def test_with_enough_of_them_settings_stay_as_they_are(descriptors: int) -> None:
+    with capture_logs() as logs:
+        assert fit_descriptors(settings(), descriptors) == settings()
+    assert logs == []
+
+
+@pytest.mark.parametrize(("descriptors", "control"), [(3000, 1488), (2000, 750), (1024, 384), (256, 96), (4, 1)])
+def test_with_too_few_the_control_address_gets_what_vms_do_not_need_or_half(descriptors: int, control: int) -> None:
+    with capture_logs() as logs:
+        fitted = fit_descriptors(settings(), descriptors)
+    assert fitted.control_connections_max == control
+    assert fitted.control_unknown_connections_max <= max(control * 3 // 4, 1)
+    assert fitted.connections_max == 1000
+    (line,) = logs
+    assert line["log_level"] == "warning"
+    assert "too few file descriptors" in line["event"]
+    assert (line["descriptors"], line["wanted"]) == (descriptors, 3512)
