@@ -68,6 +68,7 @@ _CHECK_SPAN_S = 60.0
 """Longest look for damage: while it goes on, the write-ahead log of SQLite grows."""
 
 _log = structlog.get_logger("forewarn")
+_DESCRIPTORS_LOW = 4096
 
 
 class Service:
@@ -490,7 +491,8 @@ def raise_descriptor_limit(wanted: int) -> None:
 def fit_descriptors(settings: Settings, descriptors: int) -> Settings:
     """The settings with as many connections to the control address as leave VMs their descriptors.
 
-    VMs are left all that they may have or, where there are too few, half of what there is.
+    VMs are left all that they may have or, where there are too few, half of what there is. Limits that nobody has set
+    are as large as there is room for: then the log says so only where there is little.
 
     Args:
         settings: As they were given.
@@ -501,13 +503,15 @@ def fit_descriptors(settings: Settings, descriptors: int) -> Settings:
         return settings
     free = max(descriptors - min(_DESCRIPTORS_SPARE, descriptors // 4), 2)
     control_max = min(settings.control_connections_max, max(free - settings.connections_max, free // 2))
-    _log.warning(
-        "too few file descriptors for these settings: raise the limit of open files (LimitNOFILE, ulimit -n)",
-        descriptors=descriptors,
-        wanted=wanted,
-        connections_max=settings.connections_max,
-        control_connections_max=control_max,
-    )
+    is_asked_for = bool(settings.model_fields_set & {"connections_max", "control_connections_max"})
+    if is_asked_for or descriptors < _DESCRIPTORS_LOW:
+        _log.warning(
+            "too few file descriptors for these settings: raise the limit of open files (LimitNOFILE, ulimit -n)",
+            descriptors=descriptors,
+            wanted=wanted,
+            connections_max=settings.connections_max,
+            control_connections_max=control_max,
+        )
     return settings.model_copy(
         update={
             "control_connections_max": control_max,

@@ -31,3 +31,11 @@ def test_with_too_few_the_control_address_gets_what_vms_do_not_need_or_half(desc
     assert line["log_level"] == "warning"
     assert "too few file descriptors" in line["event"]
     assert (line["descriptors"], line["wanted"]) == (descriptors, 3512)
+
+
+@pytest.mark.parametrize(("descriptors", "lines"), [(20_000, 0), (4096, 0), (4095, 1), (1024, 1)])
+def test_limits_that_nobody_has_set_are_as_large_as_there_is_room_for(descriptors: int, lines: int) -> None:
+    with capture_logs() as logs:
+        fitted = fit_descriptors(said_settings(), descriptors)
+    assert fitted.control_connections_max < descriptors // 2
+    assert len(logs) == lines
