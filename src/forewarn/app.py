@@ -67,7 +67,6 @@ _PROBE_EVERY_S = 1.0
 _CHECK_SPAN_S = 60.0
 """Longest look for damage: while it goes on, the write-ahead log of SQLite grows."""
 
-_log = structlog.get_logger("forewarn")
 _DESCRIPTORS_LOW = 4096
 
 
