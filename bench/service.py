@@ -1,6 +1,7 @@
 """The child that is measured: the service exactly as `forewarn serve` runs it, and a line of JSON for each question.
 
-Settings come as JSON in the first argument. Questions come on stdin; when that ends, so does the service.
+Settings come as JSON in the first argument. Questions come on stdin; when that ends, so does the service. VMs are
+answered in this very process unless the settings say otherwise, so that what is held here can be looked at.
 
 What it adds: the moment of each commit (taken on the writer's thread when COMMIT has returned) and of each publication.
 """
@@ -166,7 +167,7 @@ def main() -> None:
             rss_bytes=rss_bytes(),
         )
 
-    run_service(load_settings(**json.loads(sys.argv[1])), ready)
+    run_service(load_settings(**({"metadata_process": "shared"} | json.loads(sys.argv[1]))), ready)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from forewarn.actuators import Actuator
 from forewarn.actuators.choose import make_actuator
 from forewarn.actuators.traced import Traced
 from forewarn.auth import Tokens, operator_token
-from forewarn.backend import Backend
+from forewarn.backend import STOP_GRACE_S, Backend
 from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock, uptime_s
 from forewarn.commit import threaded
 from forewarn.config import Settings
@@ -34,13 +34,15 @@ from forewarn.control.admission import Admission
 from forewarn.control.joining import OwnTraces
 from forewarn.control.listener import ControlServer, ListenerLimits
 from forewarn.control.refusal import RefusalLog
+from forewarn.control.settling import Settling
 from forewarn.core.approval import Approval, Approver
 from forewarn.core.budget import Accounts, Use
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
 from forewarn.dashboard import add_dashboard
+from forewarn.endpoint.descriptors import raise_descriptor_limit
 from forewarn.engine import SAMPLE_FINGERPRINT
-from forewarn.errors import ConfigError, Conflict, ForewarnError, InvalidRequest, ServerError
+from forewarn.errors import ConfigError, Conflict, EndpointBehind, ForewarnError, InvalidRequest, ServerError
 from forewarn.hub import Hub
 from forewarn.listen import bound, is_loopback, parse_listen, url_of
 from forewarn.metrics import Fleet, Metrics
@@ -55,6 +57,7 @@ from forewarn.wire.inventory import fingerprint, in_file, parse_inventory
 
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
+    from starlette.types import ASGIApp
 
 __all__ = ["Service", "fit_descriptors", "raise_descriptor_limit", "run_service", "serve"]
 
@@ -77,6 +80,7 @@ class Service:
         settings: All settings.
         actuator: Carries maintenances out; None for `simulate`.
         clock: None for the one that the settings name.
+        may_start_process: Whether VMs may be answered by a process of their own, if the settings say so.
 
     Attributes:
         control: The control listener, while it runs.
@@ -86,8 +90,23 @@ class Service:
     control: ControlServer
     control_tick_s = 1.0
 
-    def __init__(self, settings: Settings, *, actuator: Actuator | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        actuator: Actuator | None = None,
+        clock: Clock | None = None,
+        may_start_process: bool = False,
+    ) -> None:
         self.settings = settings
+        # A virtual clock is shared by all parts of the service, and so are faults: they are for tests.
+        self._has_process = (
+            may_start_process
+            and settings.metadata_process == "own"
+            and settings.clock == "real"
+            and clock is None
+            and not settings.fault_injection
+        )
         self.tokens = Tokens(operator=operator_token(settings.state_dir), issuer=_make_issuer(settings))
         self._metadata_addresses = [parse_listen(part) for part in settings.metadata_listen.split(",")]
         self._control_address = parse_listen(settings.control_listen)
@@ -131,6 +150,7 @@ class Service:
         self.engine, self.scheduler = self.backend.engine, self.backend.scheduler
         self.endpoint, self.traffic = self.backend.endpoint, self.backend.traffic
         self.faults, self.journal = self.backend.faults, self.backend.journal
+        self.process = self.backend.process() if self._has_process else None
         hub = Hub(
             self.feed,
             self.identity,
@@ -148,8 +168,9 @@ class Service:
             undelivered_s=self.backend.notifier.ages_s,
             limited=self._limited,
             control_connections=self._control_connections,
+            endpoint_restarts=lambda: 0 if self.process is None else self.process.restarts,
         )
-        self.metrics = Metrics(self.traffic, self.feed, lambda: self.endpoint.connections, fleet)
+        self.metrics = Metrics(self.traffic, self.feed, lambda: (self.process or self.endpoint).connections, fleet)
         refusals = Refusals(
             failures_max=settings.auth_failures_max,
             entries_max=settings.refused_entries_max,
@@ -182,6 +203,8 @@ class Service:
             has_faults=settings.fault_injection,
             may_run_commands=settings.health_commands,
         )
+        if self.process is not None:
+            self.context.look = self.process.look
         self.engine.listeners += [self.metrics.notice, self.context.notice]
         self.backend.on_news.append(self.context.notice)
         if self.tracing.is_on:
@@ -239,6 +262,8 @@ class Service:
             control = stack.enter_context(bound(*self._control_address))
             self.metadata_urls = [url_of("http", sock) for sock in metadata]
             self.control_url = url_of("https" if self.settings.tls_certificate else "http", control)
+            if self.process is not None:
+                await stack.enter_async_context(self.process.started(metadata))
             await self._load()
             self._check_callers()
             stack.push_async_callback(_cancel, asyncio.create_task(self._check_pages()))
@@ -250,7 +275,9 @@ class Service:
             control_app = make_control_app(self.context, cast("TelemetryConfig | None", self.tracing.telemetry))
             add_dashboard(control_app, self.context)
             names = self.tracing.joining
-            guarded = OwnTraces(control_app, self.context, names) if names else control_app
+            guarded: ASGIApp = OwnTraces(control_app, self.context, names) if names else control_app
+            if self.process is not None:
+                guarded = Settling(guarded, self.process.settled)
             server = self.control = ControlServer(_control_config(self.settings, guarded), self._listener_limits())
             server.tick_s = self.control_tick_s
             server.tellers.append(self.context.admission.tell)
@@ -258,7 +285,10 @@ class Service:
             control_task = asyncio.create_task(server.serve(sockets=[control]))
             stack.push_async_callback(_stop_control, server, control_task)
             stack.callback(self.context.stop)
-            await stack.enter_async_context(self.backend.answering(metadata))
+            if self.process is not None:
+                await stack.enter_async_context(self.process.answering(STOP_GRACE_S))
+            else:
+                await stack.enter_async_context(self.backend.answering(metadata))
             while not server.started and not control_task.done():  # noqa: ASYNC110 - uvicorn tells in no other way
                 await asyncio.sleep(0.005)
             if control_task.done():
@@ -323,16 +353,23 @@ class Service:
             raise ConfigError(msg, setting="any_caller_is")
 
     async def _check_ready(self) -> None:
-        """Raises StoreUnavailable when the store takes no changes, or is damaged.
+        """Check that the store takes changes and that VMs are shown the newest documents.
 
-        It is tried once a second at most: whoever may ask for it, asks for a write to the disk.
+        The store is tried once a second at most: whoever asks for it, asks for a write to the disk.
+
+        Raises:
+            StoreUnavailable: It takes no changes.
+            StoreCorrupt: It is damaged.
+            EndpointBehind: The process that answers VMs is away, or has yet to hear of what was committed.
         """
         self.engine.leadership.check_clock()
         async with self._probing:
-            if self.store.damage is None and uptime_s() - self._probed_s < _PROBE_EVERY_S:
-                return
-            await self.engine.probe()
-            self._probed_s = uptime_s()
+            if self.store.damage is not None or uptime_s() - self._probed_s >= _PROBE_EVERY_S:
+                await self.engine.probe()
+                self._probed_s = uptime_s()
+        if self.process is not None and not await self.process.sync():
+            msg = "the process that answers VMs does not answer us: see the log, and forewarn_metadata_process_restarts"
+            raise EndpointBehind(msg)
 
     async def _check_pages(self) -> None:
         """At the start and then now and then, in a thread of its own: it reads all of the file."""
@@ -450,7 +487,7 @@ def _check_exposure(settings: Settings, host: str) -> None:
 
 async def serve(settings: Settings, ready: Callable[[Service], None]) -> None:
     """Run the service until SIGTERM or SIGINT; `ready` is called once it answers."""
-    service = Service(settings)
+    service = Service(settings, may_start_process=True)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -477,14 +514,6 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
         ready(service)
 
     uvloop.run(serve(settings, loaded))
-
-
-def raise_descriptor_limit(wanted: int) -> None:
-    """Ask for room for so many connections; the machine's hard limit stands."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def fit_descriptors(settings: Settings, descriptors: int) -> Settings:

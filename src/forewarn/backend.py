@@ -20,9 +20,11 @@ from forewarn.clock import Clock
 from forewarn.clock_guard import ClockGuard
 from forewarn.commit import IdSource, Runner, inline, threaded
 from forewarn.config import Settings
+from forewarn.core.approval import Approval, Approver
 from forewarn.core.progress import Retry
 from forewarn.core.subscription import Backoff
 from forewarn.endpoint import MetadataApp, MetadataServer
+from forewarn.endpoint.parent import MetadataProcess, ProcessTerms
 from forewarn.endpoint.traffic import Limits, Traffic
 from forewarn.engine import Engine
 from forewarn.errors import ForewarnError
@@ -50,6 +52,9 @@ _log = structlog.get_logger("forewarn")
 
 STOP_GRACE_S = 2.0
 """How long answers under way may take when the service stops."""
+
+_REPORT_S = 5.0
+"""How often a process of its own tells which VMs have asked, where nothing is announced to them."""
 
 
 class Backend:
@@ -164,6 +169,31 @@ class Backend:
             yield
         finally:
             await self.endpoint.stop(grace_s)
+
+    def process(self) -> MetadataProcess:
+        """A process that answers VMs in the place of this one; nothing is started yet."""
+        settings = self.settings
+        terms = ProcessTerms(
+            any_caller_is=settings.any_caller_is,
+            first_answer_delay_s=settings.first_answer_delay.total_seconds(),
+            report_s=min(_REPORT_S, settings.disable_after.total_seconds() / 4),
+            requests_kept=settings.journal_requests_max,
+            calls_max=settings.commands_max,
+            calls_per_vm_max=settings.approvals_at_work_per_vm_max,
+        )
+        return MetadataProcess(
+            terms,
+            feed=self.feed,
+            identity=self.identity,
+            enable=self.engine.enable,
+            approve=self._approve,
+            traffic=self.traffic,
+            journal=self.journal,
+        )
+
+    async def _approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+        """As the app of this process would; something else may have been put in the place of that by now."""
+        return await self.app.approve(event_ids, approver)
 
     async def _stop_scheduler(self, task: asyncio.Task[None]) -> None:
         await _stop(task)

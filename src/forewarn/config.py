@@ -286,6 +286,11 @@ class Settings(BaseSettings):
         description="Names by which VMs call the metadata endpoint, separated by commas. Addresses and localhost are "
         "always accepted in the Host header, other names are refused.",
     )
+    metadata_process: Literal["own", "shared"] = Field(
+        "own",
+        description="Process that answers VMs: own, or shared with the control API. A virtual clock and fault "
+        "injection imply shared.",
+    )
     any_caller_is: str = Field(
         "",
         max_length=128,

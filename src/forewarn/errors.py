@@ -30,6 +30,7 @@
       | + HookFailed                502  a command, webhook or built-in handler of the agent did not succeed
       + ServerError                 5xx  our fault or our machine's
         + StoreUnavailable          503  the database is locked, full or away; nothing was changed
+        + EndpointBehind            503  the process that answers VMs is away, or shows what was true a while ago
         + StoreCorrupt              500  the database file is damaged or not ours
         + IllegalTransition         500  a bug: the lifecycle table has no such arrow
 
@@ -51,6 +52,7 @@ __all__ = [
     "CallerError",
     "ConfigError",
     "Conflict",
+    "EndpointBehind",
     "EndpointError",
     "EndpointRefused",
     "EndpointUnreachable",
@@ -286,6 +288,13 @@ class StoreUnavailable(ServerError):
 
     status = 503
     code = "store_unavailable"
+
+
+class EndpointBehind(ServerError):
+    """The process that answers VMs is being started again, or has yet to hear of what was committed."""
+
+    status = 503
+    code = "endpoint_behind"
 
 
 class ClockOff(ServerError):

@@ -9,7 +9,8 @@ truth: a channel can be filled anew from it at any time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 
@@ -201,6 +202,12 @@ class Feed:
         """When each enabled audience last asked, as far as known in this process."""
         return {key: c.asked_at for key, c in self._channels.items() if c.asked_at is not None and c.is_enabled}
 
+    def asked_in_parts(self, size: int) -> Iterator[dict[str, datetime]]:
+        """The same of at most so many audiences at a time, for those who do something else in between."""
+        channels = iter(list(self._channels.values()))
+        while part := list(itertools.islice(channels, size)):
+            yield {c.key: c.asked_at for c in part if c.asked_at is not None and c.is_enabled}
+
     def asked_at(self, key: str) -> datetime | None:
         """When that audience last asked."""
         channel = self._channels.get(key)
@@ -211,6 +218,22 @@ class Feed:
         channel = self._channels.get(key)
         document = None if channel is None else channel.document
         return None if document is None else document.audience
+
+    def hear(self, moments: Mapping[str, datetime]) -> None:
+        """Take over when audiences asked in another process."""
+        for key, moment in moments.items():
+            channel = self._channels.get(key)
+            if channel is not None and (channel.asked_at is None or channel.asked_at < moment):
+                channel.asked_at = moment
+
+    def all_documents(self) -> list[Document]:
+        """What each audience is shown; one that was disabled is shown a document that says so."""
+        return [
+            channel.document
+            or Document(audience=Audience(key=key, epoch=channel.epoch, incarnation=channel.incarnation))
+            for key, channel in self._channels.items()
+            if channel.document is not None or channel.epoch > 0
+        ]
 
     @property
     def enabled_count(self) -> int:

@@ -14,7 +14,7 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, Scope, VirtualMachine
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.feed import Feed
-from forewarn.identity import Identity
+from forewarn.identity import Identity, InventoryDelta
 from forewarn.wire.hostfeed import HostState, document_line
 
 __all__ = ["Change", "Declared", "Hub", "Watch"]
@@ -199,8 +199,9 @@ class Hub:
             for watch in watches:
                 watch.tell(change)
 
-    def _begin_anew(self, hosts: frozenset[str] | None) -> None:
+    def _begin_anew(self, delta: InventoryDelta | None) -> None:
         """Another inventory. Only hosts of which it says something else hear of it: the rest may be thousands."""
+        hosts = None if delta is None else delta.hosts
         watches = self._watches if hosts is None else [watch for watch in self._watches if watch.host in hosts]
         for watch in watches:
             declared = self._declared(watch.host)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
@@ -16,7 +17,7 @@ from forewarn.core.model import Scope, VirtualMachine, audience_key
 from forewarn.errors import NotFound
 from forewarn.feed import Channel, Feed
 
-__all__ = ["Caller", "Identity", "InventoryIndex"]
+__all__ = ["Caller", "Identity", "InventoryDelta", "InventoryIndex", "Revision"]
 
 
 class Caller:
@@ -75,6 +76,21 @@ class InventoryIndex:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryDelta:
+    """A part of an inventory that took the place of another part.
+
+    Attributes:
+        before: What was there.
+        after: What is there now.
+        hosts: Names of the hosts whose VMs may differ; None: of all, since a scope differs.
+    """
+
+    before: Inventory
+    after: Inventory
+    hosts: frozenset[str] | None
+
+
 _NOTHING = Channel("", lambda _document: ())
 """Shown to a connection whose VM is no longer declared as it was: no replies, so the fast path cannot answer from
 it."""
@@ -90,7 +106,7 @@ class Identity:
     Attributes:
         hosts: Names of the hosts that are declared.
         is_known: Whether the inventory was heard at all; if not, who is unknown now may be known in a moment.
-        listeners: Called after the inventory has changed, with the names of the hosts whose VMs may differ; None: all.
+        listeners: Called after the inventory has changed, with what has changed; None: everything may have.
     """
 
     def __init__(self, feed: Feed, any_caller_is: str = "") -> None:
@@ -104,7 +120,7 @@ class Identity:
         self._vms_by_host: dict[str, list[VirtualMachine]] = {}
         self.hosts: frozenset[str] = frozenset()
         self.is_known = True
-        self.listeners: list[Callable[[frozenset[str] | None], None]] = []
+        self.listeners: list[Callable[[InventoryDelta | None], None]] = []
 
     def load(self, inventory: Inventory | InventoryIndex) -> None:
         """Take over an inventory. Connections that are open ask again at their next request.
@@ -129,20 +145,29 @@ class Identity:
         """
         names = {vm.name for side in (before, after) for vm in side.vms}
         scopes = {scope.name for side in (before, after) for scope in side.scopes}
-        for name, caller in list(self._callers.items()) if scopes else ():
-            if caller.vm.scope in scopes:
-                names.add(name)
-        for name in names & self._callers.keys():
-            _retire(self._callers.pop(name))
-        self._scopes = self._scopes | {scope.name: scope for scope in after.scopes} if scopes else self._scopes
-        for name in {scope.name for scope in before.scopes} - {scope.name for scope in after.scopes}:
-            del self._scopes[name]
+        for scope in before.scopes:
+            self._scopes.pop(scope.name, None)
+        self._scopes.update({scope.name: scope for scope in after.scopes})
         if before.hosts or after.hosts:
             self.hosts = self.hosts - {host.name for host in before.hosts} | {host.name for host in after.hosts}
         hosts = self._change_vms(before.vms, after.vms)
-        self._only = self._single()
+        self._retire_callers(names, scopes)
+        delta = InventoryDelta(before=before, after=after, hosts=None if scopes else hosts)
         for listener in self.listeners:
-            listener(None if scopes else hosts)
+            listener(delta)
+
+    def _retire_callers(self, names: AbstractSet[str], scopes: AbstractSet[str]) -> None:
+        """Let the connections of VMs ask again that are declared otherwise, or that may be others by now."""
+        only = self._single()
+        if only != self._only or self._any_caller_is:
+            stale = list(self._callers)  # who is taken for which VM depends on the others
+        elif scopes:
+            stale = [name for name, each in self._callers.items() if name in names or each.vm.scope in scopes]
+        else:
+            stale = list(names & self._callers.keys())
+        self._only = only
+        for name in stale:
+            _retire(self._callers.pop(name))
 
     def replace_hosts(self, hosts: Mapping[str, Sequence[VirtualMachine]]) -> None:
         """Take over the VMs of some hosts; those of the others stay."""
@@ -176,6 +201,24 @@ class Identity:
         vm = next(iter(self._vms.values()), None) if len(self._vms) == 1 else None
         return vm.name if vm is not None and not vm.addresses else None
 
+    def revise(self) -> Revision:
+        """Begin to prepare another inventory, in which most is as it is in this one."""
+        return Revision(self._vms, self._name_by_address, self._scopes)
+
+    def take_over(self, revision: Revision) -> None:
+        """Take over what was prepared. Only connections of VMs that it changes ask again.
+
+        What it is made for does not ask which VMs run on a host: `vms_of` and `hosts` stay as they are.
+        """
+        self._vms, self._name_by_address, self._scopes = revision.vms, revision.name_by_address, revision.scopes
+        self._retire_callers(revision.changed, revision.changed_scopes)
+        for listener in self.listeners:
+            listener(None)
+
+    def snapshot(self) -> tuple[dict[str, VirtualMachine], dict[str, Scope]]:
+        """Return VMs and scopes by name, as they are declared now."""
+        return dict(self._vms), dict(self._scopes)
+
     @property
     def vms(self) -> Iterable[VirtualMachine]:
         """Those that are declared."""
@@ -188,6 +231,10 @@ class Identity:
     def scope(self, name: str) -> Scope:
         """A scope that is declared."""
         return self._scopes[name]
+
+    def find_scope(self, name: str) -> Scope | None:
+        """Return a scope; None if it is not declared."""
+        return self._scopes.get(name)
 
     def audience(self, name: str) -> str:
         """The key of the audience to which that VM belongs.
@@ -237,6 +284,54 @@ class Identity:
 def _retire(caller: Caller) -> None:
     caller.is_current = False
     caller.channel = _NOTHING
+
+
+class Revision:
+    """Another inventory that is prepared in small steps, while the one before it is in use.
+
+    Args:
+        vms: VMs of the inventory before, by name.
+        name_by_address: Their names by address.
+        scopes: Its scopes, by name.
+
+    Attributes:
+        changed: Names of VMs that are new, gone, or declared otherwise.
+        changed_scopes: The same of scopes.
+    """
+
+    def __init__(
+        self, vms: Mapping[str, VirtualMachine], name_by_address: Mapping[str, str], scopes: Mapping[str, Scope]
+    ) -> None:
+        self.vms = dict(vms)
+        self.name_by_address = dict(name_by_address)
+        self.scopes = dict(scopes)
+        self.changed: set[str] = set()
+        self.changed_scopes: set[str] = set()
+
+    def remove(self, name: str) -> None:
+        """A VM is declared no more."""
+        self.changed.add(name)
+        before = self.vms.pop(name, None)
+        for address in before.addresses if before is not None else ():
+            if self.name_by_address.get(address) == name:  # another may have it by now
+                del self.name_by_address[address]
+
+    def put(self, vm: VirtualMachine) -> None:
+        """A VM is new, or declared otherwise."""
+        self.remove(vm.name)
+        self.vms[vm.name] = vm
+        for address in vm.addresses:
+            self.name_by_address[address] = vm.name
+
+    def remove_scope(self, name: str) -> None:
+        """A scope is declared no more."""
+        self.changed_scopes.add(name)
+        self.scopes.pop(name, None)
+
+    def put_scope(self, scope: Scope) -> None:
+        """A scope is new, or declared otherwise."""
+        self.changed_scopes.add(scope.name)
+        self.scopes[scope.name] = scope
 
 
 def _canonical(address: str) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from forewarn.wire.exchange import Exchange
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "JournalEntry"]
 
 _BODY_BYTES_MAX = 64 << 10
 """Of a body, so much is kept."""
@@ -47,23 +47,28 @@ class _Hit(NamedTuple):
         )
 
 
+JournalEntry = Exchange | _Hit
+"""A request as it is kept."""
+
+
 class Journal:
     """The last requests.
 
     Args:
         now: The service's time.
         most: How many are kept; 0: none.
+        before: Number of the last request that was written down elsewhere, before this journal began.
 
     Attributes:
         listeners: Called after each request that is written down.
     """
 
-    def __init__(self, now: Callable[[], datetime], most: int = 1000) -> None:
+    def __init__(self, now: Callable[[], datetime], most: int = 1000, before: int = 0) -> None:
         self.listeners: list[Callable[[], None]] = []
         self._now = now
         self._most = most
-        self._entries: deque[Exchange | _Hit] = deque(maxlen=most)
-        self._numbers = itertools.count(1)
+        self._entries: deque[JournalEntry] = deque(maxlen=most)
+        self._numbers = itertools.count(before + 1)
 
     def __bool__(self) -> bool:
         """Whether it keeps anything at all."""
@@ -108,6 +113,21 @@ class Journal:
         self._entries.append(exchange)
         for listener in self.listeners:
             listener()
+
+    @property
+    def newest(self) -> int:
+        """Number of the last request that is kept; 0: none is."""
+        return self._entries[-1].number if self._entries else 0
+
+    def since(self, number: int) -> list[JournalEntry]:
+        """Those with a larger number, oldest first, as they are kept."""
+        found = list(itertools.takewhile(lambda each: each.number > number, reversed(self._entries)))
+        return found[::-1]
+
+    def take_over(self, entries: Iterable[JournalEntry]) -> None:
+        """Keep what another process has written down; what is known already is left out."""
+        newest = self.newest
+        self._entries.extend(each for each in entries if each.number > newest)
 
     def exchanges(
         self, *, after: int = 0, vm: str = "", most: int | None = None, is_shown: Callable[[str], bool] | None = None

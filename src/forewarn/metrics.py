@@ -57,6 +57,7 @@ class Fleet:
         clock_jumps: How often it has jumped.
         limited: How often limits of the control address were met, by limit.
         control_connections: Connections to it, by whether their caller is known.
+        endpoint_restarts: How often the process that answers VMs was started again after it had ended by itself.
         undelivered_s: How old the oldest thing is that a subscription was not told of yet, in seconds.
     """
 
@@ -69,6 +70,7 @@ class Fleet:
     undelivered_s: Callable[[], Mapping[str, float]] = dict
     limited: Callable[[], Mapping[str, int]] = dict
     control_connections: Callable[[], Mapping[str, int]] = dict
+    endpoint_restarts: Callable[[], int] = lambda: 0
 
 
 class Metrics(Collector):
@@ -132,6 +134,11 @@ class Metrics(Collector):
         yield _gauge("forewarn_clock_jump_seconds", text, fleet.clock_jump_s())
         yield _counter("forewarn_clock_jumps", "Steps of the clock by more than clock_jump_max.", fleet.clock_jumps())
         yield _gauge("forewarn_watches", "Endpoints on hosts that watch this replica.", fleet.watches())
+        yield _counter(
+            "forewarn_metadata_process_restarts",
+            "Restarts of the process that answers VMs, after it had ended by itself.",
+            fleet.endpoint_restarts(),
+        )
         yield _counter("forewarn_connections_refused", "Connections over a limit.", self._traffic.connections_refused)
         yield _counter("forewarn_unknown_callers", "Requests from addresses of no VM.", self._traffic.unknown_callers)
         over = CounterMetricFamily(

@@ -12,7 +12,7 @@ from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory, only_changes
 from forewarn.core.model import Audience, Host
 from forewarn.feed import Feed
-from forewarn.identity import Identity
+from forewarn.identity import Identity, InventoryDelta
 from forewarn.wire.imds import Dialect
 from tests.support.world import NOW
 from tests.unit.core.builders import availability_set, scale_set, vm
@@ -162,8 +162,85 @@ def test_a_change_of_one_vm_leaves_the_connections_of_others_alone(identity: Ide
     other, own = identity.resolve("10.9.0.0", HERE), identity.resolve("10.9.0.9", HERE)
     assert other is not None
     assert own is not None
-    heard: list[frozenset[str] | None] = []
+    heard: list[InventoryDelta | None] = []
     identity.listeners.append(heard.append)
     identity.change(Inventory(vms=(DB,)), Inventory(vms=(replace(DB, size="D4"),)))
     assert (other.is_current, own.is_current) == (True, False)
-    assert heard == [frozenset({DB.host})]
+    assert [delta and delta.hosts for delta in heard] == [frozenset({DB.host})]
+
+
+def test_a_revision_changes_what_it_names_and_leaves_other_callers_alone(identity: Identity) -> None:
+    """R2: connections of VMs that are declared as before go on as they are."""
+    web, db = identity.resolve("10.9.0.0", HERE), identity.resolve("10.9.0.9", HERE)
+    assert web is not None
+    assert db is not None
+    revision = identity.revise()
+    revision.remove("gpu-0")
+    revision.put(replace(DB, addresses=("10.9.0.10",)))
+    revision.put(replace(vm("new"), addresses=("10.9.0.9",)))
+    assert identity.resolve("10.9.0.9", HERE) is db, "nothing changes before it is taken over"
+    identity.take_over(revision)
+    assert (web.is_current, db.is_current) == (True, False)
+    assert db.channel.replies == ()
+    assert key(identity, "10.9.0.9") == "vm:new"
+    assert key(identity, "10.9.0.10") == "vm:db"
+    assert key(identity, "fd00::9") is None
+    assert key(identity, "10.9.1.0") is None
+    assert identity.vm_count == 5
+
+
+def test_an_address_that_moves_between_vms_is_the_new_owners_in_whichever_order_they_are_told(
+    identity: Identity,
+) -> None:
+    without, taker = replace(DB, addresses=()), replace(vm("taker"), addresses=DB.addresses)
+    for order in ((without, taker), (taker, without)):
+        identity.load(INVENTORY)
+        revision = identity.revise()
+        for each in order:
+            revision.put(each)
+        identity.take_over(revision)
+        assert {key(identity, address) for address in DB.addresses} == {"vm:taker"}
+
+
+def test_a_scope_that_is_declared_otherwise_moves_all_its_vms(identity: Identity) -> None:
+    """R58: whether VMs share a document may depend on their scope alone."""
+    before = identity.resolve("10.9.1.0", HERE)
+    web = identity.resolve("10.9.0.0", HERE)
+    assert before is not None
+    assert web is not None
+    revision = identity.revise()
+    revision.put_scope(scale_set("gpu", fault_domain_count=2))
+    identity.take_over(revision)
+    assert (before.is_current, web.is_current) == (False, True)
+    assert key(identity, "10.9.1.0") == "scope:gpu"
+
+
+def test_a_second_vm_ends_that_the_first_answers_every_caller() -> None:
+    identity = Identity(Feed(Dialect()))
+    identity.load(Inventory(vms=(vm("a"),)))
+    alone = identity.resolve("127.0.0.1", HERE)
+    assert alone is not None
+    revision = identity.revise()
+    revision.put(vm("b"))
+    identity.take_over(revision)
+    assert not alone.is_current
+    assert key(identity, "127.0.0.1") is None
+    revision = identity.revise()
+    revision.remove("b")
+    identity.take_over(revision)
+    assert key(identity, "127.0.0.1") == "vm:a"
+
+
+def test_a_revision_is_the_inventory_that_it_was_made_from() -> None:
+    """However an inventory is told, in whole or in parts, the same callers are the same VMs."""
+    told, whole = Identity(Feed(Dialect())), Identity(Feed(Dialect()))
+    revision = told.revise()
+    for scope in INVENTORY.scopes:
+        revision.put_scope(scope)
+    for each in INVENTORY.vms:
+        revision.put(each)
+    told.take_over(revision)
+    whole.load(INVENTORY)
+    assert told.snapshot() == whole.snapshot()
+    for address in (address for each in INVENTORY.vms for address in each.addresses):
+        assert key(told, address) == key(whole, address)

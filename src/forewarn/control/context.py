@@ -56,6 +56,10 @@ __all__ = [
 _KEY_LENGTH_MAX = 200
 
 
+async def _nothing() -> None:
+    """There is no other process."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Context:
     """The parts of the service that the control API works with.
@@ -66,6 +70,7 @@ class Context:
         page_size_max: Most items in one page.
         request_vms_max: Most hosts or VMs in one request.
         journal: What VMs asked lately.
+        look: Takes over what another process that answers VMs has counted and written into the journal.
         notifier: Tells subscribers.
         has_faults: Whether operators may inject faults.
         may_run_commands: Whether a rollout may name a command that is run here.
@@ -95,6 +100,7 @@ class Context:
     refused: RefusalLog
     notifier: Notifier
     admission: Admission
+    look: Callable[[], Awaitable[None]] = _nothing
     token_lifetime: timedelta = timedelta(days=90)
     token_lifetime_max: timedelta = timedelta(days=366)
     token_names_max: int = 1000

@@ -55,4 +55,5 @@ async def metrics(context: ContextOf) -> Response:
         context.metrics.deliveries = reader.delivery_counts()
 
     await context.engine.read(read)
+    await context.look()
     return Response(context.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -59,6 +59,7 @@ async def show_history(  # noqa: PLR0913 - a query parameter each
         msg = f"vm {name!r} does not exist, and nothing is known of it: see 'forewarn vm list'"
         raise NotFound(msg, vm=name)
     told, following = found
+    await context.look()
     shown = [exchange for exchange in context.journal.exchanges(vm=name) if exchange.method == "GET"]
     items = [EpisodeOut.of(each, _seen(each, shown)) for each in told]
     return PageOut(items=items, next=None if following is None else str(following))

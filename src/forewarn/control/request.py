@@ -34,6 +34,7 @@ async def list_requests(
 
     if caller.owned is not None and vm and not is_own(vm):
         return PageOut(items=[])  # before anything is read: how long it takes would tell whether there is such a VM
+    await context.look()
     # Warnings depend on what the VM asked and was shown before.
     kept = context.journal.exchanges(vm=vm, is_shown=None if caller.owned is None else is_own)
     told = advise_all(kept)

@@ -223,6 +223,8 @@ class _Dashboard:
 
     async def _content(self, visit: _Visit, make: Make, *, is_whole: bool = True) -> bytes:
         board = await self._boards.current()
+        if make is vm:
+            await self._context.look()
         request = visit.request
         address = _address(request).removeprefix("/live")
 

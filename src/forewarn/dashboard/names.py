@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 
 from forewarn.core.model import VirtualMachine
-from forewarn.identity import Identity
+from forewarn.identity import Identity, InventoryDelta
 
 __all__ = ["Directory", "Names", "names_of"]
 
@@ -65,7 +65,7 @@ class Directory:
             self._names = (inventories, names)
         return {kind: each.containing(part, most) for kind, each in names.items()}
 
-    def _forget(self, _hosts: frozenset[str] | None) -> None:
+    def _forget(self, _delta: InventoryDelta | None) -> None:
         self._inventories += 1
 
 

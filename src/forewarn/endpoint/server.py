@@ -140,6 +140,16 @@ class MetadataServer:
         if self._timer is not None:
             self._timer.cancel()
 
+    def abort(self) -> None:
+        """End at once, without another word to anybody: as if this process were killed."""
+        self._traffic.is_stopping = True
+        for server in self._servers:
+            server.close()
+        for connection in self.open:
+            connection.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _refresh_soon(self) -> None:
         """Before the next answer; once, however many steps a virtual clock takes on its way."""
         if self._refreshing is None:

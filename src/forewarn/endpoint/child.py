@@ -1,0 +1,352 @@
+"""The process that answers VMs for `forewarn serve`: `python -m forewarn.endpoint`, started by `endpoint.parent`.
+
+It is the whole metadata endpoint with an event loop and an interpreter of its own, so that no page, stream or inventory
+of the service can delay an answer. It knows what the service tells it, asks it to approve and to enable, and keeps
+nothing. When the service is gone, it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import signal
+import socket
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
+
+import uvloop
+
+from forewarn.clock import RealClock
+from forewarn.core.approval import Approval, Approver
+from forewarn.core.decision import Document
+from forewarn.core.inventory import Inventory
+from forewarn.endpoint import messages
+from forewarn.endpoint.app import MetadataApp
+from forewarn.endpoint.descriptors import raise_descriptor_limit
+from forewarn.endpoint.messages import Begin
+from forewarn.endpoint.pipe import Pipe
+from forewarn.endpoint.server import MetadataServer
+from forewarn.endpoint.traffic import Traffic
+from forewarn.errors import ControlUnreachable, ForewarnError, LimitExceeded
+from forewarn.faults import Faults
+from forewarn.feed import Feed
+from forewarn.identity import Identity, Revision
+from forewarn.journal import Journal
+from forewarn.logs import configure_logging
+
+__all__ = ["Delegation", "Endpoint", "run_child"]
+
+_DESCRIPTORS_SPARE = 256
+_GC_THRESHOLDS = (50_000, 20, 50)
+_ANSWER_S = 30.0
+"""After so long without an answer a VM is told that the service is away; what it asked for may have been done."""
+
+_UNSENT_BYTES_MAX = 8 << 20
+_TOLD_AT_ONCE = 100
+_LOOK_S = 1.0
+_LOOKED_AT_ONCE = 2000
+
+
+class Delegation:
+    """The authority at the other end of the pipe.
+
+    What waits for it is bounded in number, for each VM, and in bytes: one more call is refused, and the VM gets 503.
+
+    Args:
+        pipe: Leads there.
+        begin: The settings.
+
+    Attributes:
+        feed: What is shown.
+        identity: Who asks.
+    """
+
+    def __init__(self, pipe: Pipe, begin: Begin) -> None:
+        self.feed = Feed(begin.dialect)
+        self.identity = Identity(self.feed, begin.any_caller_is)
+        self._pipe = pipe
+        self._begin = begin
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, asyncio.Future[Approval | None]] = {}
+        self._by_vm: Counter[str] = Counter()
+        self._enabling: dict[str, asyncio.Future[Approval | None]] = {}
+
+    async def enable(self, key: str, scope: str | None) -> None:
+        """Have an audience enabled; those who ask for the same one share a call.
+
+        Raises:
+            ControlUnreachable: Too much waits already, or there is no answer.
+            ForewarnError: What the service says.
+        """
+        call = self._enabling.get(key)
+        if call is None:
+            number, call = self._call()
+            self._enabling[key] = call
+            call.add_done_callback(lambda _: self._enabling.pop(key, None))
+            self._pipe.send(messages.encode(messages.Enable(number, key, scope)))
+        await self._answered(call)
+
+    async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+        """Pass an approval on; when this returns, it is on disk.
+
+        Raises:
+            ControlUnreachable: Too much waits already, or there is no answer.
+            ForewarnError: What the service says.
+        """
+        vm = approver.vm or ""
+        if self._by_vm[vm] >= self._begin.calls_per_vm_max:
+            msg = f"{self._by_vm[vm]} approvals of vm {vm!r} wait for an answer already (approvals_at_work_per_vm_max)"
+            raise ControlUnreachable(msg)
+        number, call = self._call()
+        self._by_vm[vm] += 1
+        call.add_done_callback(lambda _: self._forget(vm))
+        self._pipe.send(messages.encode(messages.Approve(number, tuple(event_ids), approver)))
+        approval = await self._answered(call)
+        assert approval is not None  # noqa: S101 - an approval is answered with one, or fails
+        return approval
+
+    def take(self, answer: messages.Answer) -> None:
+        """Hand an answer to who waits for it."""
+        call = self._calls.pop(answer.number, None)
+        if call is None or call.done():
+            return
+        if answer.failure is None:
+            call.set_result(answer.approval)
+        else:
+            call.set_exception(_error(answer.failure))
+            call.exception()  # nobody may be there to take it
+
+    def _call(self) -> tuple[int, asyncio.Future[Approval | None]]:
+        if len(self._calls) >= self._begin.calls_max or self._pipe.unsent_bytes > _UNSENT_BYTES_MAX:
+            msg = f"{len(self._calls)} requests wait for the service already (commands_max)"
+            raise ControlUnreachable(msg)
+        number = next(self._numbers)
+        call = self._calls[number] = asyncio.get_running_loop().create_future()
+        return number, call
+
+    async def _answered(self, call: asyncio.Future[Approval | None]) -> Approval | None:
+        """What came of a call. It takes up its place until it is answered, also when nobody waits any longer."""
+        done, _ = await asyncio.wait({call}, timeout=_ANSWER_S)
+        if not done:
+            msg = f"the service has not answered within {_ANSWER_S:g} s"
+            raise ControlUnreachable(msg)
+        return call.result()
+
+    def _forget(self, vm: str) -> None:
+        self._by_vm[vm] -= 1
+        if not self._by_vm[vm]:
+            del self._by_vm[vm]
+
+
+class _ServiceFailure(ForewarnError):
+    """What an error in the service said."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status  # type: ignore[misc] # of this one only
+
+
+def _error(failure: messages.Failure) -> ForewarnError:
+    if failure.limit:
+        return LimitExceeded(failure.message, limit=failure.limit)
+    return _ServiceFailure(failure.status, failure.message)
+
+
+class Endpoint:
+    """The metadata endpoint, as the service wants it.
+
+    Args:
+        pipe: Leads to the service.
+        begin: The settings.
+        sockets: Bound already.
+    """
+
+    def __init__(self, pipe: Pipe, begin: Begin, sockets: Sequence[socket.socket]) -> None:
+        self._pipe = pipe
+        self._begin = begin
+        self._sockets = sockets
+        clock = RealClock()
+        self._authority = Delegation(pipe, begin)
+        self._feed, self._identity = self._authority.feed, self._authority.identity
+        self._journal = Journal(clock.now, begin.requests_kept, begin.requests_before)
+        self._traffic = Traffic(begin.limits, len(self._feed.versions), Faults(clock), self._journal or None)
+        app = MetadataApp(self._authority, clock, self._traffic, begin.first_answer_delay_s)
+        self._server = MetadataServer(app, self._traffic, self._identity, clock)
+        self._revision: Revision | None = None
+        self._is_listening = False
+        self._reported: dict[str, datetime] = {}
+        self._announced: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._feed.listeners.append(self._notice)
+
+    async def run(self, rest: Sequence[bytes]) -> None:
+        """Answer VMs until the service says so, or is gone.
+
+        Args:
+            rest: What has arrived from the service already.
+        """
+        tasks = {asyncio.create_task(self._listen(rest)), asyncio.create_task(self._report())}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # a bug ends this process, with its trace in the log; the service starts another one
+        finally:
+            self._server.abort()  # what the service has not answered is not answered here either
+            for task in (*tasks, *self._tasks):
+                task.cancel()
+
+    async def _listen(self, frames: Sequence[bytes]) -> None:
+        """Take what the service says, a little at a time: in between VMs are answered."""
+        while frames or not self._pipe.is_closed:
+            for frame in frames:
+                await self._take(messages.decode_from_service(frame))
+            frames = await self._pipe.receive()
+
+    async def _take(self, message: messages.FromService) -> None:
+        match message:
+            case messages.Answer():
+                self._authority.take(message)
+            case messages.Show():
+                self._feed.publish(message.documents)
+                await asyncio.sleep(0)
+            case messages.Declare():
+                self._declare(message)
+                await asyncio.sleep(0)
+            case messages.Sync():
+                if not self._is_listening:
+                    await self._begin_to_answer()
+                self._pipe.send(messages.encode(messages.Synced(message.number)))
+            case messages.Report():
+                self._spawn(self._count(message))
+            case messages.Stop():
+                self._spawn(self._stop(message.grace_s))
+            case Begin():
+                pass  # it was the first one
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _begin_to_answer(self) -> None:
+        self._is_listening = True
+        # What lives from the start on is no garbage: never look through it again, since that halts every answer.
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        gc.enable()
+        await self._server.start(self._sockets)
+
+    def _declare(self, part: messages.Declare) -> None:
+        if part.is_last and self._revision is None:
+            self._declare_at_once(part)
+            return
+        revision = self._revision = self._revision or self._identity.revise()
+        for name in part.removed_vms:
+            revision.remove(name)
+        for vm in part.vms:
+            revision.put(vm)
+        for name in part.removed_scopes:
+            revision.remove_scope(name)
+        for scope in part.scopes:
+            revision.put_scope(scope)
+        if part.is_last:
+            self._identity.take_over(revision)
+            self._revision = None
+
+    def _declare_at_once(self, part: messages.Declare) -> None:
+        """Take over a change that came in one part: it costs what differs."""
+        find_vm, find_scope = self._identity.declared, self._identity.find_scope
+        vms = (find_vm(name) for name in (*part.removed_vms, *(vm.name for vm in part.vms)))
+        scopes = (find_scope(name) for name in (*part.removed_scopes, *(scope.name for scope in part.scopes)))
+        before = Inventory(
+            scopes=tuple(scope for scope in scopes if scope is not None),
+            vms=tuple(found[0] for found in vms if found is not None),
+        )
+        self._identity.change(before, Inventory(scopes=tuple(part.scopes), vms=tuple(part.vms)))
+
+    async def _stop(self, grace_s: float) -> None:
+        await self._server.stop(grace_s)
+        await self._tell_who_asked(self._feed.asked_in_parts(_LOOKED_AT_ONCE))
+        self._pipe.close()
+
+    # Who asked
+
+    def _notice(self, document: Document) -> None:
+        if document.items:
+            self._announced.add(document.audience.key)
+        else:
+            self._announced.discard(document.audience.key)
+
+    async def _report(self) -> None:
+        """Tell who asked: each second of those with events to see, now and then of all."""
+        left_s = self._begin.report_s
+        while True:
+            pause_s = min(_LOOK_S, self._begin.report_s)
+            await asyncio.sleep(pause_s)
+            left_s -= pause_s
+            if left_s > 0:
+                found = ((key, self._feed.asked_at(key)) for key in self._announced)
+                parts: Iterable[dict[str, datetime]] = [{key: at for key, at in found if at is not None}]
+            else:
+                left_s = self._begin.report_s
+                parts = self._feed.asked_in_parts(_LOOKED_AT_ONCE)
+            await self._tell_who_asked(parts)
+
+    async def _tell_who_asked(self, parts: Iterable[dict[str, datetime]]) -> None:
+        """Tell what is new. A service that takes nothing is told later: the newest moment is all that counts."""
+        for part in parts:
+            news = {key: at for key, at in part.items() if self._reported.get(key) != at}
+            if news:
+                await self._pipe.drain()
+                self._pipe.send(messages.encode(messages.Asked(news)))
+                self._reported |= news
+            await asyncio.sleep(0)
+
+    # What was counted
+
+    async def _count(self, asked: messages.Report) -> None:
+        requests = self._journal.since(asked.requests_after)
+        for start in range(0, len(requests), _TOLD_AT_ONCE):
+            await self._pipe.drain()
+            self._pipe.send(messages.encode(messages.Told(requests[start : start + _TOLD_AT_ONCE])))
+            await asyncio.sleep(0)
+        traffic = self._traffic
+        counted = messages.Counted(
+            number=asked.number,
+            fast=traffic.fast,
+            outcomes=[(*key, count) for key, count in traffic.outcomes.items()],
+            unknown_callers=traffic.unknown_callers,
+            connections_refused=traffic.connections_refused,
+            connections=self._server.connections,
+            over_limit=dict(traffic.over_limit),
+        )
+        self._pipe.send(messages.encode(counted))
+
+
+async def _run(channel: socket.socket, sockets: Sequence[socket.socket]) -> None:
+    pipe = await Pipe.over(channel)
+    frames = await pipe.receive()
+    if not frames:
+        return  # the service has ended before it began
+    begin = messages.decode_from_service(frames[0])
+    assert isinstance(begin, Begin)  # noqa: S101 - the service says this first
+    raise_descriptor_limit(begin.limits.connections_max + _DESCRIPTORS_SPARE)
+    await Endpoint(pipe, begin, sockets).run(frames[1:])
+
+
+def run_child(arguments: Sequence[str]) -> None:
+    """Answer VMs until the service ends or says so.
+
+    Args:
+        arguments: Descriptors: that of the pipe, then those of the sockets to listen on.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # a terminal or an init sends it to all; the service says when to end
+    channel, *listening = (socket.socket(fileno=int(number)) for number in arguments)
+    configure_logging()
+    gc.disable()
+    with suppress(BrokenPipeError, ConnectionError):
+        uvloop.run(_run(channel, listening))

@@ -1,0 +1,349 @@
+"""The process that answers VMs for `forewarn serve`: what passes between the two, and what happens when either is gone.
+
+Real processes. What is halted or killed here is halted or killed by a signal, so that nothing depends on how fast this
+machine is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.processes import Served, served, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+PATH = "/metadata/scheduledevents?api-version=2020-07-01"
+ONE, TWO = "127.0.8.1", "127.0.8.2"
+
+
+def declared(**addresses: str) -> str:
+    vms = [{"name": name, "host": "host-1", "addresses": [address]} for name, address in addresses.items()]
+    return json.dumps({"hosts": [{"name": "host-1"}], "vms": vms})
+
+
+_opened = ExitStack()
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """Connections of VMs end with the test, whatever becomes of it."""
+    yield
+    _opened.close()
+
+
+class Vm:
+    """A VM that asks from its own address, on one connection."""
+
+    def __init__(self, service: Served, address: str) -> None:
+        transport = httpx.HTTPTransport(local_address=address)
+        headers = {"metadata": "true"}
+        self.http = httpx.Client(base_url=service.metadata_url, transport=transport, headers=headers, timeout=30)
+        _opened.callback(self.http.close)
+
+    def get(self, **headers: str) -> httpx.Response:
+        return self.http.get(PATH, headers=headers)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        answer = self.get()
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["Events"]
+        return found
+
+    def approve(self, event_id: str) -> int:
+        return self.http.post(PATH, json={"StartRequests": [{"EventId": event_id}]}).status_code
+
+
+def raw_post(service: Served, address: str, event_id: str) -> socket.socket:
+    """An approval that is sent whole; its answer is for the caller to read."""
+    place = urlsplit(service.metadata_url)
+    sock = socket.create_connection((place.hostname, place.port), source_address=(address, 0), timeout=30)
+    _opened.callback(sock.close)
+    body = json.dumps({"StartRequests": [{"EventId": event_id}]})
+    head = f"POST {PATH} HTTP/1.1\r\nHost: forewarn\r\nMetadata: true\r\nContent-Length: {len(body)}\r\n\r\n"
+    sock.sendall((head + body).encode())
+    return sock
+
+
+def child_of(service: Served) -> psutil.Process:
+    """The process that answers VMs."""
+    found = [p for p in psutil.Process(service.process.pid).children() if "forewarn.endpoint" in p.cmdline()]
+    assert len(found) == 1
+    return found[0]
+
+
+@contextmanager
+def halted(pid: int) -> Iterator[None]:
+    """That process does nothing until the block ends."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def operator(service: Served, folder: Path) -> httpx.Client:
+    token = (folder / "operator.token").read_text().strip()
+    return httpx.Client(base_url=service.control_url, headers={"authorization": f"Bearer {token}"}, timeout=30)
+
+
+def schedule(http: httpx.Client, *vms: str) -> str:
+    answer = http.post("/v1/maintenance", json={"vms": list(vms), "type": "Freeze"})
+    assert answer.status_code == 201, answer.text
+    id_: str = answer.json()[0]["id"] if isinstance(answer.json(), list) else answer.json()["items"][0]["id"]
+    return id_
+
+
+def metric(http: httpx.Client, name: str) -> float:
+    match = re.search(rf"^{re.escape(name)} (\S+)$", http.get("/metrics").text, re.MULTILINE)
+    assert match is not None, name
+    return float(match[1])
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> list[str]:
+    (tmp_path / "inventory.json").write_text(declared(one=ONE, two=TWO))
+    return ["--inventory", str(tmp_path / "inventory.json")]
+
+
+def test_an_operators_change_is_seen_by_every_get_that_begins_after_its_answer(
+    tmp_path: Path, inventory: list[str]
+) -> None:
+    """Invariant 9: another process shows it, but never later than the operator is told."""
+    with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
+        vm = Vm(service, ONE)
+        assert vm.events == []
+        for _ in range(30):
+            id_ = schedule(http, "one")
+            assert [each["EventStatus"] for each in vm.events] == ["Scheduled"]
+            assert http.post(f"/v1/maintenance/{id_}/cancel", json={}).status_code == 200
+            assert vm.events == []
+
+
+def test_an_approval_is_on_disk_and_shown_when_it_is_answered(tmp_path: Path, inventory: list[str]) -> None:
+    """R49, invariant 5."""
+    with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
+        vm = Vm(service, ONE)
+        assert vm.events == []
+        id_ = schedule(http, "one")
+        event = vm.events[0]["EventId"]
+        assert vm.approve("11111111-2222-3333-4444-555555555555") == 400
+        assert vm.approve(event) == 200
+        assert [each["EventStatus"] for each in vm.events] == ["Started"]
+        entries = http.get("/v1/ledger", params={"limit": 100}).json()["items"]
+        approved = next(entry for entry in entries if entry["kind"] == "approved")
+        assert (approved["maintenance_id"], approved["vm"], approved["source_address"]) == (id_, "one", ONE)
+        assert approved["api_version"] == "2020-07-01"
+
+
+def test_a_held_request_is_answered_when_the_document_changes(tmp_path: Path, inventory: list[str]) -> None:
+    """X1."""
+    with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
+        vm = Vm(service, ONE)
+        tag = vm.get().headers["etag"]
+        answers: list[httpx.Response] = []
+        held = threading.Thread(target=lambda: answers.append(vm.get(**{"if-none-match": tag, "prefer": "wait=60"})))
+        held.start()
+        wait_for(lambda: metric(http, "forewarn_connections") == 1)
+        schedule(http, "one")
+        held.join(30)
+        assert [(each.status_code, len(each.json()["Events"])) for each in answers] == [(200, 1)]
+
+
+def test_an_inventory_change_says_who_calls_from_then_on(tmp_path: Path, inventory: list[str]) -> None:
+    """R2: connections that are open are asked anew, and those of other VMs go on."""
+    with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
+        one, two = Vm(service, ONE), Vm(service, TWO)
+        assert (one.events, two.events) == ([], [])
+        schedule(http, "two")
+        assert len(two.events) == 1
+        text = declared(three=ONE, two=TWO)
+        assert http.put("/v1/inventory", content=text, headers={"content-type": "application/json"}).status_code == 200
+        name = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+        assert one.http.get(name).text == "three"
+        assert (one.events, len(two.events)) == ([], 1)
+        assert http.put("/v1/inventory", content=declared(two=TWO)).status_code == 200
+        assert one.get().status_code == 404
+        assert len(two.events) == 1
+
+
+def test_metrics_and_the_journal_tell_of_requests_that_another_process_has_answered(
+    tmp_path: Path, inventory: list[str]
+) -> None:
+    with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
+        vm = Vm(service, ONE)
+        for count in (1, 2, 3):
+            assert vm.events == []
+            gets = metric(http, 'forewarn_requests_total{method="GET",status="200",version="2020-07-01"}')
+            kept = http.get("/v1/requests", params={"vm": "one"}).json()["items"]
+            assert (gets, [each["number"] for each in kept]) == (count, list(range(1, count + 1)))
+            assert (kept[-1]["source_address"], kept[-1]["status"]) == (ONE, 200)
+        assert metric(http, "forewarn_connections") == 1
+        assert Vm(service, "127.0.8.99").get().status_code == 404
+        assert metric(http, "forewarn_unknown_callers_total") == 1
+
+
+def test_who_asked_is_written_down_when_the_service_stops(tmp_path: Path, inventory: list[str]) -> None:
+    """R69: a restart takes nobody for silent who has asked, whichever process was asked."""
+    with served(tmp_path, *inventory) as service:
+        one, two = Vm(service, ONE), Vm(service, TWO)
+        assert one.events == []
+        began = two.get().headers["date"]
+        wait_for(lambda: one.get().headers["date"] != began)
+    with closing(sqlite3.connect(tmp_path / "forewarn.db")) as database:
+        asked = dict(database.execute("SELECT key, active_until FROM audience"))
+    assert asked["vm:one"] > asked["vm:two"]
+
+
+def test_a_service_that_is_halted_delays_no_get(tmp_path: Path, inventory: list[str]) -> None:
+    """Whatever keeps the service busy: documents are answered, and approvals are not, since nobody can commit them."""
+    limits = ("--set", "approvals_at_work_per_vm_max=2")
+    with served(tmp_path, *inventory, *limits) as service, operator(service, tmp_path) as http:
+        kept, tag = Vm(service, ONE), ""
+        assert kept.events == []
+        schedule(http, "one")
+        event, tag = kept.events[0]["EventId"], kept.get().headers["etag"]
+        with halted(service.process.pid):
+            assert [each["EventId"] for each in kept.events] == [event]
+            assert [each["EventId"] for each in Vm(service, ONE).events] == [event]
+            assert kept.get(**{"if-none-match": tag}).status_code == 304
+            waiting = [raw_post(service, ONE, event) for _ in range(3)]
+            with selectors.DefaultSelector() as selector:
+                for sock in waiting:
+                    selector.register(sock, selectors.EVENT_READ)
+                [refused] = [key.fileobj for key, _ in selector.select(30)]
+            assert isinstance(refused, socket.socket)
+            answer = refused.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 429")
+            assert b"\r\nretry-after: 1\r\n" in answer
+            assert [each["EventStatus"] for each in kept.events] == ["Scheduled"]
+        others = [sock for sock in waiting if sock is not refused]
+        assert [sock.recv(65536).partition(b"\r\n")[0] for sock in others] == [b"HTTP/1.1 200 OK"] * 2
+        assert [each["EventStatus"] for each in kept.events] == ["Started"]
+
+
+def test_a_metadata_process_that_is_halted_is_told_of_by_readyz_and_holds_up_no_operator(
+    tmp_path: Path, inventory: list[str]
+) -> None:
+    with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
+        vm = Vm(service, ONE)
+        assert vm.events == []
+        assert http.get("/readyz").status_code == 200
+        with halted(child_of(service).pid):
+            assert http.get("/readyz").json()["error"]["code"] == "endpoint_behind"
+            ids = [schedule(http, "one") for _ in range(3)]
+            assert http.get("/metrics").status_code == 200
+            for id_ in ids[1:]:
+                assert http.post(f"/v1/maintenance/{id_}/cancel", json={}).status_code == 200
+        assert wait_for(lambda: http.get("/readyz").status_code == 200)
+        assert len(vm.events) == 1
+
+
+def test_a_metadata_process_that_is_killed_is_started_again_and_nothing_is_lost(
+    tmp_path: Path, inventory: list[str]
+) -> None:
+    with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
+        vm = Vm(service, ONE)
+        assert (vm.events, Vm(service, TWO).events) == ([], [])
+        schedule(http, "one")
+        event = vm.events[0]["EventId"]
+        assert vm.approve(event) == 200
+        assert vm.events[0]["EventStatus"] == "Started"
+        name = 'forewarn_requests_total{method="GET",status="200",version="2020-07-01"}'
+        before, last = metric(http, name), http.get("/v1/requests").json()["items"][-1]["number"]
+        killed = child_of(service)
+        killed.kill()
+        wait_for(lambda: not killed.is_running())
+        assert Vm(service, ONE).events[0]["EventStatus"] == "Started", "it waits until the next process answers"
+        assert child_of(service).pid != killed.pid
+        assert wait_for(lambda: http.get("/readyz").status_code == 200)
+        assert metric(http, "forewarn_metadata_process_restarts_total") == 1
+        assert metric(http, name) == before + 1
+        assert http.get("/v1/requests").json()["items"][-1]["number"] == last + 1
+        schedule(http, "two")
+        assert [each["EventStatus"] for each in Vm(service, TWO).events] == ["Scheduled"]
+
+
+def test_when_the_service_is_killed_its_metadata_process_ends_and_the_port_is_free(
+    tmp_path: Path, inventory: list[str]
+) -> None:
+    with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
+        vm = Vm(service, ONE)
+        assert vm.events == []
+        schedule(http, "one")
+        event, child, port = vm.events[0]["EventId"], child_of(service), urlsplit(service.metadata_url).port
+        service.process.send_signal(signal.SIGKILL)
+        service.process.wait()
+        wait_for(lambda: not child.is_running())
+    with served(tmp_path, *inventory, metadata_listen=f"127.0.0.1:{port}") as service:
+        again = Vm(service, ONE)
+        assert [each["EventId"] for each in again.events] == [event]
+        assert again.approve(event) == 200
+
+
+def _stopped_by(stop: Callable[[Served], None], tmp_path: Path, arguments: list[str]) -> None:
+    """A request that is held is answered, the exit status is 0, and no process is left."""
+    with (
+        served(tmp_path, *arguments, prefix=("setsid",)) as service,
+        operator(service, tmp_path) as http,
+    ):
+        vm = Vm(service, ONE)
+        tag, child = vm.get().headers["etag"], child_of(service)
+        answers: list[int] = []
+        headers = {"if-none-match": tag, "prefer": "wait=60"}
+        held = threading.Thread(target=lambda: answers.append(vm.get(**headers).status_code))
+        held.start()
+        wait_for(lambda: metric(http, "forewarn_connections") == 1)
+        stop(service)
+        assert service.process.wait(30) == 0
+        held.join(30)
+        assert answers == [304]
+        wait_for(lambda: not child.is_running())
+
+
+def test_on_sigterm_requests_that_are_held_are_answered(tmp_path: Path, inventory: list[str]) -> None:
+    _stopped_by(lambda service: service.process.send_signal(signal.SIGTERM), tmp_path, inventory)
+
+
+def test_an_interrupt_of_all_processes_of_a_terminal_stops_both_in_order(tmp_path: Path, inventory: list[str]) -> None:
+    _stopped_by(lambda service: os.killpg(service.process.pid, signal.SIGINT), tmp_path, inventory)
+
+
+def test_signals_to_the_metadata_process_itself_are_for_the_service_to_act_on(
+    tmp_path: Path, inventory: list[str]
+) -> None:
+    """An init system may send SIGTERM to every process of a unit."""
+
+    def stop(service: Served) -> None:
+        child_of(service).send_signal(signal.SIGTERM)
+        child_of(service).send_signal(signal.SIGINT)
+        assert Vm(service, TWO).events == []
+        service.process.send_signal(signal.SIGTERM)
+
+    _stopped_by(stop, tmp_path, inventory)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--clock", "virtual"), ("--fault-injection",), ("--set", "metadata_process=shared")]
+)
+def test_a_virtual_clock_and_faults_are_of_one_process(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    with served(tmp_path, *arguments) as service:
+        assert psutil.Process(service.process.pid).children() == []
+        assert Vm(service, "127.0.0.1").events == []

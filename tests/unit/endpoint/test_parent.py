@@ -1,0 +1,120 @@
+"""What waits for a metadata process that takes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NoReturn, cast
+
+import pytest
+
+from forewarn.clock import VirtualClock
+from forewarn.core.approval import Approval
+from forewarn.core.decision import Document
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Audience
+from forewarn.endpoint.messages import Answer, encode
+from forewarn.endpoint.parent import MetadataProcess, ProcessTerms
+from forewarn.endpoint.pipe import Pipe
+from forewarn.endpoint.traffic import Limits, Traffic
+from forewarn.faults import Faults
+from forewarn.feed import Feed
+from forewarn.identity import Identity
+from forewarn.journal import Journal
+from forewarn.wire.imds import Dialect
+from tests.support.world import NOW
+from tests.unit.core.builders import vm
+
+AUDIENCES = [f"vm:vm-{n}" for n in range(3)]
+
+
+async def _never(*_: object) -> NoReturn:
+    raise AssertionError
+
+
+@pytest.fixture
+def process() -> MetadataProcess:
+    """Told of everything, and taking nothing: nobody empties its queue."""
+    feed = Feed(Dialect())
+    identity = Identity(feed)
+    traffic = Traffic(Limits(), len(feed.versions), Faults(VirtualClock(NOW)))
+    journal = Journal(lambda: NOW)
+    made = MetadataProcess(
+        ProcessTerms(), feed=feed, identity=identity, enable=_never, approve=_never, traffic=traffic, journal=journal
+    )
+    made._pipe = cast("Pipe", object())
+    made._told = ({"vm-0": vm("vm-0")}, {})
+    feed.listeners.append(made._tell_document)
+    identity.listeners.append(made._tell_inventory)
+    return made
+
+
+def document(number: int) -> Document:
+    key = AUDIENCES[number % len(AUDIENCES)]
+    return Document(audience=Audience(key=key, enabled_at=NOW, epoch=1, incarnation=number))
+
+
+def answer(number: int) -> bytes:
+    return encode(Answer(number, Approval(approved=("A",))))
+
+
+def waiting(process: MetadataProcess) -> list[object]:
+    return [set(each) if isinstance(each, dict) else each for each in process._queue]
+
+
+def test_of_the_documents_of_one_audience_only_the_newest_waits(process: MetadataProcess) -> None:
+    process._feed.publish(document(number) for number in range(1, 10_001))
+    assert waiting(process) == [set(AUDIENCES)]
+    newest = process._queue[0]
+    assert isinstance(newest, dict)
+    assert {each.audience.incarnation for each in newest.values()} == {9_998, 9_999, 10_000}
+
+
+def test_an_answer_waits_behind_the_documents_that_it_implies(process: MetadataProcess) -> None:
+    """Invariant 9: what is published before an answer arrives before it, and what comes later does not overtake it."""
+    process._feed.publish([document(1)])
+    process._put(answer(1))
+    process._feed.publish([document(2)])
+    assert waiting(process) == [{AUDIENCES[1]}, answer(1), {AUDIENCES[2]}]
+
+
+def test_documents_do_not_overtake_an_inventory(process: MetadataProcess) -> None:
+    process._feed.publish([document(1)])
+    process._identity.load(Inventory(vms=(vm("vm-0"), vm("vm-1"))))
+    process._feed.publish([document(4)])
+    first, declared, last = process._queue
+    assert isinstance(first, dict)
+    assert isinstance(last, dict)
+    assert declared == process._identity.snapshot()
+    assert [each[AUDIENCES[1]].audience.incarnation for each in (first, last)] == [1, 4]
+
+
+def test_many_inventories_wait_as_the_newest_with_every_document_and_answers_after_them(
+    process: MetadataProcess,
+) -> None:
+    process._feed.publish([document(1)])
+    process._put(answer(1))
+    for count in range(100):
+        process._identity.load(Inventory(vms=tuple(vm(f"vm-{n}") for n in range(count))))
+        process._feed.publish([document(3 * count + 2)])
+    assert len(process._queue) < 10
+    declared = [each for each in process._queue if isinstance(each, tuple)]
+    assert len(declared) <= 2
+    assert declared[-1] == process._identity.snapshot()
+    assert answer(1) in process._queue
+
+
+def test_however_answers_and_documents_alternate_the_queue_does_not_grow_without_end(process: MetadataProcess) -> None:
+    for number in range(1, 5_001):
+        process._feed.publish([document(number)])
+        process._put(answer(number))
+    groups = [each for each in process._queue if not isinstance(each, bytes)]
+    answers = [each for each in process._queue if isinstance(each, bytes)]
+    assert len(groups) <= 1001
+    assert answers == [answer(number) for number in range(1, 5_001)], "each is waited for"
+
+
+def test_a_process_that_is_away_is_told_nothing_until_it_is_told_everything(process: MetadataProcess) -> None:
+    process._pipe = None
+    process._feed.publish([document(1)])
+    process._identity.load(Inventory(vms=(replace(vm("vm-0"), addresses=("10.0.0.1",)),)))
+    assert not process._queue
