@@ -61,7 +61,7 @@ def test_what_changes_nothing_is_not_in_the_ledger(api: httpx.Client) -> None:
 
 def test_a_vm_that_a_maintenance_holds_is_removed_when_that_is_over(api: httpx.Client) -> None:
     """R58."""
-    made = api.post("/v1/maintenance", json={"vms": ["web-0"], "type": "Reboot"}).json()["items"][0]
+    made = api.post("/v1/maintenance", json={"vms": ["web-0"], "type": "Reboot", "now": True}).json()["items"][0]
     assert api.put("/v1/hosts/host-1/vms", json={"vms": []}).json()["removed"] == 0
     api.post(f"/v1/maintenance/{made['id']}/complete").raise_for_status()
     assert api.put("/v1/hosts/host-1/vms", json={"vms": []}).json()["removed"] == 1

@@ -76,7 +76,7 @@ def raw_post(service: Served, address: str, event_id: str) -> socket.socket:
     sock = socket.create_connection((place.hostname, place.port), source_address=(address, 0), timeout=30)
     _opened.callback(sock.close)
     body = json.dumps({"StartRequests": [{"EventId": event_id}]})
-    head = f"POST {PATH} HTTP/1.1\r\nHost: forewarn\r\nMetadata: true\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nMetadata: true\r\nContent-Length: {len(body)}\r\n\r\n"
     sock.sendall((head + body).encode())
     return sock
 
