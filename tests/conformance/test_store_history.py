@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 import sqlalchemy as sa
@@ -175,3 +176,10 @@ def test_what_an_earlier_version_leaves_out_is_mended(shared_database: Database)
     with store.write() as tx:
         assert tx.mend_claims(NOW + minutes(1), 10) == 1, "it ended no earlier than what was looked at"
     store.close()
+
+
+def test_the_first_and_the_last_moment_there_are_choose_all(store: SqlStore) -> None:
+    everything = Selection(since=datetime.min.replace(tzinfo=UTC), until=datetime.max.replace(tzinfo=UTC))
+    with store.read() as reader:
+        assert reader.maintenances(selection=everything).items == reader.maintenances().items
+        assert reader.entries(selection=everything).items == reader.entries().items

@@ -83,6 +83,7 @@ EXPECTED = {
     "GET /v1/inventory": "or",
     "PUT /v1/inventory": "o",
     "POST /v1/inventory/diff": "or",
+    "GET /v1/limits": "or",
     "GET /v1/clock": "otr",
     "POST /v1/clock/advance": "o",
     "POST /v1/clock/confirm": "o",

@@ -119,7 +119,7 @@ def test_vms_hosts_and_the_inventory_are_listed(cli: Cli) -> None:
     lines = cli.run("vm", "list").stdout.splitlines()
     assert lines[0].split() == ["NAME", "HOST", "SCOPE", "FD", "UD", "POWER", "ASKS", "ADDRESSES"]
     assert lines[3].split() == ["db", "host-2", "-", "0", "0", "running", "yes", "127.0.0.13"]
-    assert "host-1  2    WestNO_0, WestNO_1" in cli.run("host", "list").stdout
+    assert "host-1  -       2    WestNO_0, WestNO_1" in cli.run("host", "list").stdout
     assert "asks       yes, incarnation" in cli.run("vm", "show", "WestNO_0").stdout
     assert cli.json("vm", "show", "db")["scope_kind"] == "standalone"
 

@@ -283,17 +283,22 @@ def test_a_held_answer_carries_the_date_at_which_it_is_sent(virtual: Running) ->
 
 
 def test_events_begin_to_arrive_when_the_delay_after_enabling_is_over(virtual: Running) -> None:
-    """R68: what begins before is neither announced nor delayed."""
+    """R68, R70b: what begins before is neither announced nor delayed, and what waits for longer is announced."""
     vm = virtual.vm()
     first_answer(virtual, vm)
     advance(virtual, 149)
-    early = virtual.schedule(vm)
+    early = virtual.schedule(vm, None, "user-restart")
     assert early.state == "started"
     advance(virtual, 3000)
     with virtual.wire(vm) as wire:
         assert wire.ask(get()).json == {"DocumentIncarnation": 1, "Events": []}
         virtual.schedule(vm)
         assert wire.ask(get()).json["DocumentIncarnation"] == 2
+    other = virtual.vm()
+    first_answer(virtual, other)
+    assert virtual.schedule(other).state == "scheduled"
+    with virtual.wire(other) as wire:
+        assert [event["EventStatus"] for event in wire.ask(get()).json["Events"]] == ["Scheduled"]
 
 
 @pytest.mark.parametrize("kind", ["memory", "app", "approval", "poll"])

@@ -142,9 +142,11 @@ class Running:
         with self.wire(vm) as wire:
             assert wire.ask(get()).status == 200
 
-    def schedule(self, vm: Vm, event_type: EventType = EventType.FREEZE) -> Maintenance:
+    def schedule(
+        self, vm: Vm, event_type: EventType | None = EventType.FREEZE, cause: str = "host-maintenance"
+    ) -> Maintenance:
         """A maintenance for that VM, announced."""
-        request = Request(cause="host-maintenance", type=event_type, vms=(vm.name,))
+        request = Request(cause=cause, type=event_type, vms=(vm.name,))
         return self.run(self.service.engine.schedule(request, actor="operator:test"))[0]
 
     def event(self, vm: Vm) -> str:

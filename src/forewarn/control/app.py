@@ -69,7 +69,7 @@ _ROUTERS = (
 )
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorOut, "description": HTTPStatus(status).phrase}
-    for status in (400, 401, 403, 404, 409, 413, 422, 429, 500, 503)
+    for status in (400, 401, 403, 404, 409, 413, 422, 429, 431, 500, 503)
 }
 
 

@@ -130,11 +130,26 @@ def _start(draft: Draft, maintenance: Maintenance, *, has_events: bool) -> CalmM
     return must_be_calm(draft, maintenance, earliest if named is None else max(earliest, ceil_to_second(named)))
 
 
-def is_warned(draft: Draft, cause: str, vm: VirtualMachine) -> bool:
-    """Whether an operation of that cause would show an event about that VM now."""
+def is_warned(draft: Draft, cause: str, vm: VirtualMachine, start: datetime | None = None) -> bool:
+    """Whether an operation of that cause would show an event about that VM.
+
+    Args:
+        draft: What is decided on.
+        cause: Of the operation.
+        vm: The VM.
+        start: When the operation begins; None: now. What begins before the delay after enabling is over is not
+            announced (R68); what begins later is, so that a scope which has just asked is warned of it (R70b).
+    """
     scope = draft.scopes[vm.scope] if vm.scope is not None else None
     audience = draft.audiences.get(audience_key(vm, scope))
-    return is_announcing(audience, draft.now, draft.rules.announce_delay) and makes_event(cause, vm, scope)
+    return is_announcing(audience, start or draft.now, draft.rules.announce_delay) and makes_event(cause, vm, scope)
+
+
+def _earliest_start(draft: Draft, maintenance: Maintenance) -> datetime:
+    """When a maintenance can begin, before anything is known of those whom it hits."""
+    if maintenance.is_at_once_unwarned or CAUSES[maintenance.cause].is_immediate:
+        return draft.now
+    return max(draft.now + maintenance.notice, maintenance.requested_not_before or draft.now)
 
 
 def _make_events(
@@ -142,6 +157,7 @@ def _make_events(
 ) -> list[Event]:
     """Its events for those who are shown some now; or for one audience that was just enabled, and its other VMs."""
     groups: dict[tuple[str, int], list[VirtualMachine]] = {}
+    start = _earliest_start(draft, maintenance)
     for name in maintenance.vms:
         vm = draft.vms.get(name)
         # One may have been preempted or deleted while the maintenance was in the queue.
@@ -150,7 +166,7 @@ def _make_events(
         scope = draft.scopes[vm.scope] if vm.scope is not None else None
         key = audience_key(vm, scope)
         is_shown = key == among and makes_event(maintenance.cause, vm, scope)
-        if is_shown or (among is None and is_warned(draft, maintenance.cause, vm)):
+        if is_shown or (among is None and is_warned(draft, maintenance.cause, vm, start)):
             groups.setdefault((key, vm.update_domain), []).append(vm)
     return [_make_event(draft, maintenance, key, domain, vms) for (key, domain), vms in groups.items()]
 

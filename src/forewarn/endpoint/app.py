@@ -446,10 +446,12 @@ class MetadataApp:
 
     def _check_sender(self, request: Request) -> None:
         """Refuse what was not sent by the VM itself, to us: a rebound name, a proxy, a page of another origin (R13)."""
+        connection: Connection = request.scope["state"]["connection"]
         hosts = request.headers.getlist("host")
         is_old = request.scope["http_version"] == "1.0"
         is_ours = len(hosts) == 1 and is_own_host(hosts[0], self._traffic.limits.host_names)
-        if not (is_ours or (is_old and not hosts)):
+        # No browser and no name leads to a Unix socket, and clients send any Host there.
+        if connection.peer and not (is_ours or (is_old and not hosts)):
             raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.HOST_REFUSED))
         if "x-forwarded-for" in request.headers:
             raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.FORWARDED))

@@ -57,7 +57,8 @@ class FileLock:
             raise StoreUnavailable(msg) from error
         except OSError as error:
             self.release()
-            msg = f"cannot write {error.filename or self.path}: {error.strerror}; choose another --database-url"
+            path = error.filename or self.path
+            msg = f"cannot write {path}: {error.strerror}; choose another folder with --database-url"
             raise StoreUnavailable(msg) from error
 
     def _lock(self, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,6 +15,7 @@ from forewarn.store import tables as t
 __all__ = ["Reach", "among", "entry_terms", "maintenance_terms", "reach"]
 
 _STEP_BACK_MAX = timedelta(hours=1)
+_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """How far a clock may step back without an entry being missed: entries are numbered in the order of their commits, so
 that nearly always the later number has the later moment."""
 
@@ -172,12 +173,20 @@ def reach(connection: sa.Connection, selection: Selection, after: int = 0, befor
     if selection.is_narrow or not has_moment or _is_virtual(connection):
         return Reach(low, high)
     if selection.since is not None:
-        first = _entry_beside(connection, selection.since - _STEP_BACK_MAX, is_before=True)
+        first = _entry_beside(connection, _moved(selection.since, -_STEP_BACK_MAX), is_before=True)
         low = max(low, first or 0)
     if selection.until is not None:
-        last = _entry_beside(connection, selection.until + _STEP_BACK_MAX, is_before=False)
+        last = _entry_beside(connection, _moved(selection.until, _STEP_BACK_MAX), is_before=False)
         high = last if high is None or (last is not None and last < high) else high
     return Reach(low, high)
+
+
+def _moved(moment: datetime, by: timedelta) -> datetime:
+    """That moment, so much later; the first or last that there is where it would lie beyond."""
+    try:
+        return moment + by
+    except OverflowError:
+        return _LAST if by > timedelta(0) else _FIRST
 
 
 def _entry_beside(connection: sa.Connection, moment: datetime, *, is_before: bool) -> int | None:

@@ -81,6 +81,7 @@ class SqlStore:
         self._reader: sa.Engine | None = None
         self._sharing: Sharing | None = None
         self._damage: str | None = None
+        self._is_open = False
         self._check_lock = threading.Lock()
         self._is_check_over = False
         self._interrupt: Callable[[], None] = lambda: None
@@ -91,6 +92,7 @@ class SqlStore:
         except BaseException:
             self.close()
             raise
+        self._is_open = True
 
     def _open(self, size_bytes_max: int | None, busy_timeout_ms: int) -> None:
         url = self.url
@@ -152,7 +154,7 @@ class SqlStore:
             raise
 
     def _note_damage(self, words: str) -> None:
-        if self._damage is None:
+        if self._damage is None and self._is_open:  # a store that does not open says so with its error
             self._damage = words
             _log.error(
                 "the database is damaged: not ready until it is restored and this service restarted", error=words

@@ -64,6 +64,8 @@ def _fill(connection: sa.Connection) -> None:
         if done - told >= _TOLD_EVERY:
             told = done
             _log.info("%d ledger entries are chained", done)
+    if not done:
+        return  # a new database stays without rows; no heads means that both chains are empty
     counter = connection.execute(sa.select(_meta.c.value).where(_meta.c.key == "sequence")).scalar()
     value = json.dumps({"counter": int(counter or 0)} | {chain.value: str(heads[chain]) for chain in Chain})
     connection.execute(sa.insert(_meta).values(key="ledger_heads", value=value))
