@@ -15,9 +15,10 @@ from forewarn.store import tables as t
 __all__ = ["Reach", "among", "entry_terms", "maintenance_terms", "reach"]
 
 _STEP_BACK_MAX = timedelta(hours=1)
-_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """How far a clock may step back without an entry being missed: entries are numbered in the order of their commits, so
 that nearly always the later number has the later moment."""
+
+_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 Term = sa.ColumnElement[bool]
 
