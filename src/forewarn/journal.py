@@ -132,7 +132,7 @@ class Journal:
     def exchanges(
         self, *, after: int = 0, vm: str = "", most: int | None = None, is_shown: Callable[[str], bool] | None = None
     ) -> list[Exchange]:
-        """Those that are kept, oldest first.
+        """Those that are kept, oldest first; on whichever thread.
 
         Args:
             after: Only those with a larger number.
@@ -140,10 +140,11 @@ class Journal:
             most: The newest so many of them; None: all.
             is_shown: Whether those of a VM are wanted at all, asked once for each VM; the others are not read.
         """
-        shown = None if is_shown is None else {name for name in {each.vm for each in self._entries} if is_shown(name)}
+        entries = list(self._entries)  # in one step: others go on writing down
+        shown = None if is_shown is None else {name for name in {each.vm for each in entries} if is_shown(name)}
         wanted = [
             each
-            for each in self._entries
+            for each in entries
             if each.number > after and (not vm or each.vm == vm) and (shown is None or each.vm in shown)
         ]
         if most is not None:

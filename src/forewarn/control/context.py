@@ -85,6 +85,7 @@ class Context:
         changed: Set, and replaced, at each change of the ledger: a hint for streams.
         entries: New ledger entries, read once for all streams.
         parser: Reads inventories.
+        listing: Held while the request journal is listed.
     """
 
     engine: Engine
@@ -117,6 +118,7 @@ class Context:
     entries: EntryBroadcast = field(init=False)
     parser: InventoryParser = field(default_factory=InventoryParser)
     verifying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    listing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         """Make the parts that follow from the others."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from fastapi.responses import Response
 
 from forewarn.control.context import Caller, ContextOf
 from forewarn.control.maintenance import number
@@ -16,14 +18,14 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/requests", tags=["request"])
 
 
-@router.get("")
+@router.get("", response_model=PageOut[ExchangeOut])
 async def list_requests(
     context: ContextOf,
     caller: Caller,
     after: Annotated[str | None, Query(max_length=32, description="Only requests after this number.")] = None,
     vm: Annotated[str, Query(max_length=128, description="Only those of this VM.")] = "",
     limit: Annotated[int, Query(ge=1)] = 100,
-) -> PageOut[ExchangeOut]:
+) -> Response:
     """The newest requests that are kept, oldest first; with warnings where a client relies on too much."""
     size = min(limit, context.page_size_max)
     since = number(after) or 0
@@ -33,10 +35,18 @@ async def list_requests(
         return found is not None and caller.owns(found.vm, found.scope)
 
     if caller.owned is not None and vm and not is_own(vm):
-        return PageOut(items=[])  # before anything is read: how long it takes would tell whether there is such a VM
+        return Response(
+            b'{"items":[],"next":null}', media_type="application/json"
+        )  # before anything is read: how long it takes would tell whether there is such a VM
     await context.look()
-    # Warnings depend on what the VM asked and was shown before.
-    kept = context.journal.exchanges(vm=vm, is_shown=None if caller.owned is None else is_own)
-    told = advise_all(kept)
-    found = [ExchangeOut.of(exchange, advice) for exchange, advice in told if exchange.number > since]
-    return PageOut(items=found[max(len(found) - size, 0) :])
+
+    def encode() -> bytes:
+        # Warnings depend on what the VM asked and was shown before.
+        kept = context.journal.exchanges(vm=vm, is_shown=None if caller.owned is None else is_own)
+        wanted = min(size, sum(exchange.number > since for exchange in kept))
+        items = (ExchangeOut.of(exchange, advice) for exchange, advice in advise_all(kept, wanted))
+        return b'{"items":[' + b",".join(item.model_dump_json().encode() for item in items) + b'],"next":null}'
+
+    async with context.listing:  # one at a time, on a thread: a thousand requests take a while to read
+        content = await asyncio.to_thread(encode)
+    return Response(content, media_type="application/json")
