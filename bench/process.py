@@ -99,21 +99,21 @@ class Child:
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """Seconds of processor that it has used, with the processes of its group."""
+        """Seconds of processor that it has used, with its children and the processes of its group."""
         ticks = sum(int(fields[11]) + int(fields[12]) for fields in self._group())
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def rss_bytes(self) -> int:
-        """Return the resident memory of the processes of its group, added up."""
+        """Return the resident memory of it, its children and the processes of its group, added up."""
         return sum(int(fields[21]) for fields in self._group()) * os.sysconf("SC_PAGE_SIZE")
 
     def _group(self) -> list[list[str]]:
-        """Return the fields of /proc/PID/stat, from the state on, of each process of the group."""
+        """Return the fields of /proc/PID/stat, from the state on, of each of these processes."""
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):  # it ended meanwhile
                 fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-                if int(fields[2]) == self.pid:
+                if self.pid in {int(fields[1]), int(fields[2])}:  # the process that answers VMs leads a group of its own
                     found.append(fields)
         return found
 
