@@ -93,6 +93,9 @@ def main() -> int:
         picture.draw(content)
         report.write(content, picture.PICTURE)
         written = [report.PAGE, report.JSON_FILE, picture.PICTURE]
+        if "isolation" in parts:
+            isolation.write_page(parts["isolation"])
+            written.append(isolation.PAGE)
         if content["parts"].keys() >= paper.NEEDED:
             paper.write(content["parts"])
             written += [paper.PAGE, paper.PICTURE]

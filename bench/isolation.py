@@ -23,10 +23,20 @@ from urllib.parse import urlencode, urlsplit
 
 from bench.document import PATH
 from bench.fleet import address_of, host_name, token_of, vm_name, write_fleet
-from bench.process import LOAD_CORE, SERVER_CORE, BenchError, Child, python_child
+from bench.process import LOAD_CORE, ROOT, SERVER_CORE, BenchError, Child, python_child
 from bench.result import Effort, Result, Row, percentile
 
-__all__ = ["allowed_ms", "measure"]
+__all__ = ["PAGE", "allowed_ms", "measure", "write_page"]
+
+PAGE = ROOT / "docs/explanation/security.md"
+"""The page that shows the measured attacks beside the threats."""
+
+_PREFACE = (
+    '`make bench ARGS="--only isolation"` measures what each attack costs callers who behave, with the service on one '
+    "core: the p95 in milliseconds from the moment a call was due, in the calm and under the attack. Up to ten times "
+    "the calm one and 50 ms more is allowed."
+)
+_BEGIN, _END = "<!-- measured attacks: begin -->", "<!-- measured attacks: end -->"
 
 _FACTOR, _SPARE_MS = 10.0, 50.0
 _MEMORY_MIB = 64.0
@@ -79,6 +89,32 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
         for attack in _inventories(service, large):
             _run(attack, service, effort, log, result)
     return result
+
+
+def write_page(part: dict[str, Any]) -> None:
+    """Put a table of the measured attacks between the marks of the page.
+
+    Args:
+        part: This part of the benchmark, as it is kept.
+    """
+    lines = [
+        _PREFACE,
+        "",
+        "| attack | worst call | calm | attacked | allowed | failed calls | memory |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for attack in part["raw"]["attacks"]:
+        calm, hit = attack["calm"]["took_ms"], attack["hit"]["took_ms"]
+        worst = max(hit, key=lambda name: hit[name]["p95"] / allowed_ms(calm[name]["p95"]))
+        figures = (calm[worst]["p95"], hit[worst]["p95"], allowed_ms(calm[worst]["p95"]))
+        failed = sum(attack["hit"]["wrong"].values())
+        grown = f"{max(attack['grown_bytes'], 0) / (1 << 20):.0f} MiB" if attack["has_memory"] else ""
+        cells = [attack["title"], worst, *(f"{figure:.0f}" for figure in figures), str(failed), grown]
+        lines.append(f"| {' | '.join(cells)} |")
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    PAGE.write_text(f"{before}{_BEGIN}\n" + "\n".join(lines) + f"\n{_END}{after}", encoding="utf-8")
 
 
 class _Service:
@@ -293,7 +329,14 @@ def _run(attack: Attack, service: _Service, effort: Effort, log: Path, result: R
         mib = max(grown, 0) / (1 << 20)
         result.rows.append(Row(what=f"{attack.title}: memory", value=mib, unit="MiB", target=_MEMORY_MIB))
     result.raw.setdefault("attacks", []).append(
-        {"title": attack.title, "calm": _kept(calm), "hit": _kept(hit), "done": done, "grown_bytes": grown}
+        {
+            "title": attack.title,
+            "calm": _kept(calm),
+            "hit": _kept(hit),
+            "done": done,
+            "grown_bytes": grown,
+            "has_memory": attack.memory,
+        }
     )
     worst = max(attack.calls, key=lambda name: percentile(hit["took_ms"][name], 95))
     figures = f"{percentile(calm['took_ms'][worst], 95):.1f} -> {percentile(hit['took_ms'][worst], 95):.1f} ms"

@@ -113,7 +113,8 @@ class Child:
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):  # it ended meanwhile
                 fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-                if self.pid in {int(fields[1]), int(fields[2])}:  # the process that answers VMs leads a group of its own
+                # The process that answers VMs leads a group of its own.
+                if self.pid in {int(fields[1]), int(fields[2])}:
                     found.append(fields)
         return found
 
