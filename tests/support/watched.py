@@ -144,7 +144,8 @@ def check_events(before: Snapshot, world: World) -> None:
             enabled_at = world.audiences[event.audience].enabled_at
             assert enabled_at is not None
             is_late = event.maintenance_id in before.maintenances and enabled_at == world.now  # R70b
-            assert is_late or enabled_at + world.rules.announce_delay <= world.now
+            starts_at = world.maintenances[event.maintenance_id].not_before or world.now
+            assert is_late or enabled_at + world.rules.announce_delay <= max(world.now, starts_at)  # R68
             assert {before.vms[name].power_state for name in event.resources} == {PowerState.RUNNING}
             continue
         if was.approved_at is None and event.approved_at is not None:
