@@ -35,6 +35,7 @@ from forewarn.control.joining import OwnTraces
 from forewarn.control.listener import ControlServer, ListenerLimits
 from forewarn.control.refusal import RefusalLog
 from forewarn.control.settling import Settling
+from forewarn.control.throttle import Throttle
 from forewarn.core.approval import Approval, Approver
 from forewarn.core.budget import Accounts, Use
 from forewarn.core.inventory import Inventory
@@ -199,7 +200,7 @@ class Service:
             session_lifetime=settings.session_lifetime,
             removals=settings.removals,
             notifier=self.backend.notifier,
-            admission=Admission(Accounts(settings.budgets.by_role(), settings.budgets_max)),
+            admission=Admission(Accounts(settings.budgets.by_role(), settings.budgets_max), _throttle(settings)),
             has_faults=settings.fault_injection,
             may_run_commands=settings.health_commands,
         )
@@ -227,7 +228,9 @@ class Service:
         """How often limits of the control address were met."""
         refused = self.control.pool.refused
         by_connections = {limit.value: refused[limit] for limit in PoolLimit}
-        return by_connections | {use.value: self.context.admission.limited[use] for use in Use}
+        admission = self.context.admission
+        by_use = {use.value: admission.limited[use] for use in Use}
+        return by_connections | by_use | admission.throttle.refused
 
     def _control_connections(self) -> dict[str, int]:
         pool = self.control.pool
@@ -281,6 +284,7 @@ class Service:
             server = self.control = ControlServer(_control_config(self.settings, guarded), self._listener_limits())
             server.tick_s = self.control_tick_s
             server.tellers.append(self.context.admission.tell)
+            server.throttled = self.context.admission.refuse_unread
             _load_tls(server.config)
             control_task = asyncio.create_task(server.serve(sockets=[control]))
             stack.push_async_callback(_stop_control, server, control_task)
@@ -384,6 +388,14 @@ class Service:
 
 _SAMPLE = Inventory(hosts=(Host(name="host-1"),), vms=(VirtualMachine(name="vm-1", host="host-1"),))
 """Declared when nothing is: one VM that answers for every caller on this machine."""
+
+
+def _throttle(settings: Settings) -> Throttle:
+    return Throttle(
+        per_address_max=settings.unknown_requests_per_address_minute_max,
+        unknown_max=settings.unknown_requests_per_minute_max,
+        proxies=parse_networks(settings.control_proxies),
+    )
 
 
 def _control_config(settings: Settings, app: Any) -> uvicorn.Config:  # noqa: ANN401 - any ASGI app

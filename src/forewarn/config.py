@@ -179,6 +179,8 @@ class _RoleBudget(BaseModel):
         live_pages_max: Streams of the dashboard.
         body_size_bytes_max: Bytes of request bodies held in memory.
         changes_per_minute_max: Requests that change something.
+        watch_starts_per_minute_max: Streams of the API that begin.
+        refusals_per_minute_max: Requests over one of the other limits; beyond that they are refused unread.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -188,6 +190,8 @@ class _RoleBudget(BaseModel):
     live_pages_max: int = Field(ge=1)
     body_size_bytes_max: int = Field(ge=256)
     changes_per_minute_max: int = Field(ge=1)
+    watch_starts_per_minute_max: int = Field(ge=1)
+    refusals_per_minute_max: int = Field(ge=1)
 
 
 class _OperatorBudget(_RoleBudget):
@@ -197,6 +201,8 @@ class _OperatorBudget(_RoleBudget):
     live_pages_max: int = Field(2000, ge=1)
     body_size_bytes_max: int = Field(256 << 20, ge=256)
     changes_per_minute_max: int = Field(12_000, ge=1)
+    watch_starts_per_minute_max: int = Field(6000, ge=1)
+    refusals_per_minute_max: int = Field(3000, ge=1)
 
 
 class _ReaderBudget(_OperatorBudget):
@@ -211,6 +217,8 @@ class _TenantBudget(_RoleBudget):
     live_pages_max: int = Field(100, ge=1)
     body_size_bytes_max: int = Field(8 << 20, ge=256)
     changes_per_minute_max: int = Field(300, ge=1)
+    watch_starts_per_minute_max: int = Field(120, ge=1)
+    refusals_per_minute_max: int = Field(300, ge=1)
 
 
 class _HostBudget(_RoleBudget):
@@ -220,6 +228,8 @@ class _HostBudget(_RoleBudget):
     live_pages_max: int = Field(1, ge=1)
     body_size_bytes_max: int = Field(8 << 20, ge=256)
     changes_per_minute_max: int = Field(6000, ge=1)
+    watch_starts_per_minute_max: int = Field(60, ge=1)
+    refusals_per_minute_max: int = Field(120, ge=1)
 
 
 class Budgets(BaseModel):
@@ -316,6 +326,13 @@ class Settings(BaseSettings):
     )
     tokens_max: int = Field(1000, ge=1, le=100_000, description="Tokens of people and programs at a time.")
     token_names_max: int = Field(1000, ge=1, le=10_000, description="Scopes and VMs of one tenant's token.")
+    unknown_requests_per_address_minute_max: int = Field(
+        600,
+        ge=1,
+        description="Requests per minute and address from callers who are not known, a sixth of it at once; beyond it, "
+        "callers who were not known before are refused unread. Addresses in control_proxies are exempt.",
+    )
+    unknown_requests_per_minute_max: int = Field(6000, ge=1, description="The same, of all addresses together.")
     auth_failures_max: int = Field(
         20, ge=1, description="Calls without a valid token per minute and address; then such get 429."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from forewarn.control.throttle import credential_of
 from forewarn.core.access import Role
 from forewarn.core.budget import Use
 from tests.support.access import client_of, token_of
@@ -26,6 +28,8 @@ SMALL = {
     "live_pages_max": 2,
     "body_size_bytes_max": 3000,
     "changes_per_minute_max": 5,
+    "watch_starts_per_minute_max": 12,
+    "refusals_per_minute_max": 6,
 }
 HOST = "host-Web_0"
 
@@ -115,6 +119,92 @@ def test_the_oldest_watch_of_a_host_makes_room_for_a_new_one(small: Running, raw
     assert small.do(lambda: len(small.service.context.hub)) == 3
     assert honest.has_more
     assert in_use(small, "host:host-Web_1", Use.WATCHES) == 1
+
+
+def test_a_host_that_begins_watches_without_end_is_refused_and_others_are_not(small: Running, raw: Raw) -> None:
+    """Each new watch ends the oldest one of the same host: two processes with one token would go on for ever."""
+    token, other = token_of(small, Role.HOST, host=HOST), token_of(small, Role.HOST, host="host-Web_1")
+    statuses = [raw.status(asked(f"/v1/hosts/{HOST}/watch", token)) for _ in range(14)]
+    assert statuses[:12] == [200] * 12
+    assert statuses[-1] == 429
+    assert in_use(small, f"host:{HOST}", Use.WATCHES) == 2
+    assert raw.status(asked("/v1/hosts/host-Web_1/watch", other)) == 200
+
+
+def test_a_caller_who_goes_on_after_refusals_is_refused_unread_and_only_that_kind_of_request(
+    small: Running, raw: Raw
+) -> None:
+    token = token_of(small, Role.TENANT, name="acme")
+    other = token_of(small, Role.TENANT, name="other", owns={"scopes": ["wide"]})
+    watch = asked("/v1/watch", token)
+    assert [raw.status(watch) for _ in range(2)] == [200, 200]
+    codes = []
+    for _ in range(9):
+        refused = raw.send(watch)
+        codes.append(json.loads(refused.read().body)["error"]["code"])
+        refused.close()
+    assert codes == ["budget_exceeded"] * 6 + ["too_many_refusals"] * 3
+    answer = raw.send(watch).read()
+    assert (answer.status, answer.headers["retry-after"], answer.closes) == (429, "5", True)
+    assert eventually(lambda: in_use(small, "tenant:acme", Use.CONNECTIONS) == 2)
+    with client_of(small, token) as client, small.operator() as api:
+        assert client.get("/v1/vms").status_code == 200
+        assert client.post("/v1/vms/none/restart").status_code == 404
+        assert 'forewarn_limited_total{limit="refusals"} 4.0' in api.get("/metrics").text
+        (met,) = [each for each in api.get("/v1/limits").json()["items"] if each["name"] == "tenant:acme"]
+        assert met["limited"] == {"watches": 6, "refusals": 4}
+    assert raw.status(asked("/v1/watch", other)) == 200
+
+
+STRANGER = "127.0.7.7"
+
+
+@pytest.fixture
+def wary(tmp_path: Path) -> Iterator[Running]:
+    """A service that takes little from callers who are not known."""
+    limits = {"unknown_requests_per_address_minute_max": 60, "unknown_requests_per_minute_max": 120}
+    with running(tmp_path, **limits) as started:
+        yield started
+
+
+@pytest.mark.parametrize("path", ["/v1/whoami", "/", "/login", "/healthz"])
+def test_a_stranger_who_goes_on_is_refused_unread_and_known_callers_of_that_address_are_not(
+    wary: Running, path: str
+) -> None:
+    parts = urlsplit(wary.service.control_url)
+    address = (parts.hostname or "", parts.port or 0)
+
+    def status(path: str, token: str, source: str) -> int:
+        with Wire(address, source) as wire:
+            return wire.ask(asked(path, token)).status
+
+    known = token_of(wary, Role.TENANT, name="acme")
+    assert status("/v1/whoami", known, STRANGER) == 200
+    codes = []
+    for number in range(14):
+        with Wire(address, STRANGER) as wire:
+            codes.append(b"too_many_refusals" in wire.ask(asked(path, f"wrong-{number}")).body)
+    assert codes[:10] == [False] * 10, "a sixth of a minute's may come at once"
+    assert codes[-1]
+    assert status("/v1/whoami", known, STRANGER) == 200
+    assert status("/v1/whoami", token_of(wary, Role.TENANT, name="new"), "127.0.7.8") == 200
+    for number in range(12):
+        status(path, "wrong", f"127.0.8.{number + 1}")
+    assert status(path, "wrong", "127.0.9.1") == 429, "all strangers together have a limit, too"
+    assert status("/v1/whoami", known, "127.0.9.2") == 200
+
+
+def test_a_token_that_was_revoked_is_that_of_a_stranger(wary: Running) -> None:
+    """It is looked up once more, and then no more than others are."""
+    with wary.operator() as api:
+        made = api.post("/v1/tokens", json={"name": "gone", "role": "read-only"}).json()
+        with client_of(wary, made["token"]) as client:
+            assert client.get("/v1/whoami").status_code == 200
+            api.delete(f"/v1/tokens/{made['id']}").raise_for_status()
+            assert client.get("/v1/whoami").status_code == 401
+        throttle = wary.service.context.admission.throttle
+        header = (b"authorization", f"Bearer {made['token']}".encode())
+        assert not wary.do(lambda: throttle.is_known(credential_of([header])))
 
 
 def test_live_pages_of_a_tenant_are_limited_and_its_pages_are_not(small: Running, raw: Raw) -> None:

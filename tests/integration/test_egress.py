@@ -73,7 +73,7 @@ async def test_the_next_address_is_tried_in_time_where_one_takes_no_connections(
             waiting.append(socket.socket())
             waiting[-1].setblocking(False)
             waiting[-1].connect_ex(silent.getsockname())
-        poster = Poster(Terms(deadline=timedelta(seconds=30)), resolving(["127.0.0.3", "127.0.0.1"]))
+        poster = Poster(Terms(deadline=timedelta(seconds=8)), resolving(["127.0.0.3", "127.0.0.1"]))
         answer = await post(poster, f"http://receiver.invalid:{hook.port}/hook")
         await poster.close()
         for each in waiting:

@@ -94,7 +94,7 @@ def test_what_contradicts_itself_or_others_changes_nothing(
 @pytest.fixture(scope="module")
 def host_2(api: httpx.Client) -> Iterator[httpx.Client]:
     """host-2, with a token of its own."""
-    api.put("/v1/inventory", json=INVENTORY).raise_for_status()
+    api.put("/v1/inventory?remove_missing=true", json=INVENTORY).raise_for_status()
     token = api.post("/v1/hosts/host-2/tokens").json()["token"]
     headers = {"authorization": f"Bearer {token}"}
     with httpx.Client(base_url=api.base_url, headers=headers, trust_env=False, timeout=20) as client:

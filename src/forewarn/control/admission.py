@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ import structlog
 from starlette.requests import Request
 
 from forewarn.clock import uptime_s
+from forewarn.control.access import source_address
+from forewarn.control.throttle import Throttle, credential_of, use_of
 from forewarn.core.access import Principal, Role
 from forewarn.core.budget import Account, Accounts, Exceeded, Use
 from forewarn.errors import BudgetExceeded
@@ -39,6 +41,7 @@ _WORDS = {
     Use.LIVE_PAGES: "live pages at a time",
     Use.BODY_BYTES: "bytes of request bodies at a time",
     Use.CHANGES: "changes per minute",
+    Use.WATCH_STARTS: "watches begun per minute",
 }
 
 
@@ -47,13 +50,15 @@ class Admission:
 
     Args:
         accounts: Of all callers.
+        throttle: Refuses those who go on after they were refused.
 
     Attributes:
         limited: How often each limit was met.
     """
 
-    def __init__(self, accounts: Accounts) -> None:
+    def __init__(self, accounts: Accounts, throttle: Throttle) -> None:
         self.accounts = accounts
+        self.throttle = throttle
         self.limited: Counter[str] = Counter(dict.fromkeys(Use, 0))
         self._tally = Tally()
         self._lookups: dict[str, tuple[asyncio.Semaphore, list[None]]] = {}
@@ -79,12 +84,17 @@ class Admission:
             BudgetExceeded: The account has no room for it.
         """
         account = self.accounts.of(caller)
+        credential = credential_of(request.scope["headers"])
+        if credential is not None:
+            self.throttle.remember(credential, account)
         connection: Connection | None = getattr(request.state, "connection", None)
         if connection is not None:
-            self._check(account, connection.admit(account))
-        if use is Use.WATCHES and caller.role is Role.HOST:
-            _replace_oldest(account)
-        self._check(account, account.take(use, uptime_s()))
+            self._check(request, account, connection.admit(account))
+        if use is Use.WATCHES:
+            self._check(request, account, account.count(Use.WATCH_STARTS, uptime_s()))
+            if caller.role is Role.HOST:
+                _replace_oldest(account)
+        self._check(request, account, account.take(use, uptime_s()))
         holds = _holds(request)
         holds.callback(account.give_back, use)
         if use is Use.WATCHES and caller.role is Role.HOST and connection is not None:
@@ -93,13 +103,13 @@ class Admission:
             holds.callback(account.watches.pop, holds, None)
         return account
 
-    def change(self, account: Account) -> None:
+    def change(self, request: Request, account: Account) -> None:
         """Count a change.
 
         Raises:
             BudgetExceeded: There were too many in the last minute.
         """
-        self._check(account, account.change(uptime_s()))
+        self._check(request, account, account.count(Use.CHANGES, uptime_s()))
 
     def hold_body(self, request: Request, account: Account, size_bytes: int) -> None:
         """So many bytes more of a body are held until the answer has ended.
@@ -107,7 +117,7 @@ class Admission:
         Raises:
             BudgetExceeded: The account has no room for them.
         """
-        self._check(account, account.take(Use.BODY_BYTES, uptime_s(), size_bytes))
+        self._check(request, account, account.take(Use.BODY_BYTES, uptime_s(), size_bytes))
         _holds(request).callback(account.give_back, Use.BODY_BYTES, size_bytes)
 
     def tell(self, now_s: float) -> None:
@@ -121,9 +131,29 @@ class Admission:
                 worst_count=told.worst_count,
             )
 
-    def _check(self, account: Account, exceeded: Exceeded | None) -> None:
+    def note_unknown(self, request: Request) -> None:
+        """Count a request of somebody who is not known."""
+        address = source_address(request)
+        self.throttle.note_unknown(credential_of(request.scope["headers"]), address, uptime_s())
+
+    def refuse_unread(self, headers: Iterable[tuple[bytes, bytes]], method: str, path: str, address: str) -> bool:
+        """Return whether a request is to be refused unread, because too many of the same sender were refused.
+
+        Args:
+            headers: Of the request.
+            method: Of the request.
+            path: Of the request, without its query.
+            address: Where it comes from.
+        """
+        who = self.throttle.refuse_unread(credential_of(headers), use_of(method, path), address, uptime_s())
+        if who is not None:
+            self._tally.note(f"{who}: refusals")
+        return who is not None
+
+    def _check(self, request: Request, account: Account, exceeded: Exceeded | None) -> None:
         if exceeded is None:
             return
+        account.note_refused(use_of(request.method, request.url.path), uptime_s())
         self.limited[exceeded.use] += 1
         self._tally.note(f"{account.name}: {exceeded.use}")
         msg = f"{account.name} has {exceeded.most} {_WORDS[exceeded.use]}, which is its limit: try again later"

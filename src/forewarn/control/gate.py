@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forewarn.control.access import identify, source_address
 from forewarn.control.error_answer import answer_error, error_answer
+from forewarn.control.throttle import credential_of
 from forewarn.core.access import Principal, Role
 from forewarn.core.budget import Account, Use
 from forewarn.errors import Forbidden, ForewarnError
@@ -91,12 +92,13 @@ class Gate:
         _check_origin(request)
         caller = await self._identify(request)
         if caller is None:
+            admission.note_unknown(request)
             await self._app(scope, exchange.receive_nothing, exchange.send)
             return
         exchange.drained_bytes_max = _DRAINED_BYTES_MAX
         account = admission.admit(request, caller, _use(scope))
         if scope["method"] not in _READS:
-            admission.change(account)
+            admission.change(request, account)
         body = await self._read(request, exchange, account, self._limit(scope, caller))
         await self._app(scope, exchange.replayed(body), exchange.send)
 
@@ -104,11 +106,14 @@ class Gate:
         """A request to the dashboard, or to what looks after the service."""
         scope = request.scope
         exchange.size_bytes_max = _FORM_SIZE_BYTES_MAX
+        admission = self._context.admission
+        if not admission.throttle.is_known(credential_of(scope["headers"])):
+            admission.note_unknown(request)
         if scope["path"] not in _HEALTH:
             await self._app(scope, exchange.receive, exchange.send)
             return
         _check_origin(request)
-        async with self._context.admission.looking_up(source_address(request)):
+        async with admission.looking_up(source_address(request)):
             await self._app(scope, exchange.receive, exchange.send)
 
     async def _identify(self, request: Request) -> Principal | None:

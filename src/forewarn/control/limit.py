@@ -26,7 +26,7 @@ async def list_accounts(context: ContextOf, limit: Annotated[int, Query(ge=1)] =
 
     def shown(account: Account) -> AccountOut:
         most = {use: account.budget.most(use) for use in Use}
-        used = {use: account.used[use] for use in Use} | {Use.CHANGES: round(account.changes(now_s))}
+        used = {use: account.now_used(use, now_s) for use in Use}
         ago = None if account.limited_s is None else timedelta(seconds=now_s - account.limited_s)
         return AccountOut(
             name=account.name,

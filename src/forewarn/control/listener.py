@@ -81,6 +81,12 @@ _REFUSALS = {
     Fault.BUSY: _refusal(
         HTTPStatus.SERVICE_UNAVAILABLE, "too_many_connections", "too many connections", "retry-after: 5"
     ),
+    Fault.TOO_OFTEN: _refusal(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "too_many_refusals",
+        "too many requests were refused: wait as long as each refusal says",
+        "retry-after: 5",
+    ),
 }
 
 
@@ -98,6 +104,7 @@ class Connection(GuardedProtocol):
         super().__init__(server.config, server.server_state, {"connection": self}, _loop=asyncio.get_running_loop())
         self.header_size_bytes_max = server.limits.header_size_bytes_max
         self._limits = server.limits
+        self._server = server
         self._slot = slot
         self._account: Account | None = None
         self._active_s = uptime_s()
@@ -168,6 +175,15 @@ class Connection(GuardedProtocol):
         self._slot.hold(0)
         super().on_response_complete()
 
+    def is_throttled(self) -> bool:
+        """Whether the request is one of too many that were refused."""
+        if self._server.throttled is None:
+            return False
+        path, _, _ = self.url.partition(b"?")
+        address = self.client[0] if self.client else ""
+        method = self.parser.get_method().decode("ascii")
+        return self._server.throttled(self.headers, method, path.decode("latin-1"), address)
+
     def refuse(self, fault: Fault) -> None:
         """Give the answer for that fault, and close."""
         self.transport.write(_REFUSALS[fault])
@@ -235,6 +251,7 @@ class ControlServer(uvicorn.Server):
         pool: The connections.
         tick_s: How often what is overdue is looked for.
         tellers: Called with each tick, to write into the log what is due.
+        throttled: Says of headers, method, path and source address of a request whether it is refused unread.
     """
 
     def __init__(self, config: uvicorn.Config, limits: ListenerLimits) -> None:
@@ -243,6 +260,7 @@ class ControlServer(uvicorn.Server):
         self.pool = Pool(limits.pool)
         self.tick_s = 1.0
         self.tellers: list[Callable[[float], None]] = []
+        self.throttled: Callable[[list[tuple[bytes, bytes]], str, str, str], bool] | None = None
         self._refused = Tally()
         self._exhausted = Tally()
         self._ticking: asyncio.Task[None] | None = None

@@ -1,8 +1,8 @@
 """How much of the service one principal may use at a time, and who has met a limit.
 
 Operators and readers count by their name, hosts by theirs, and tenants by what they own: several tokens of one tenant
-share one budget. What is in use is taken and given back; changes are drawn from a bucket that fills with time. All of
-it is in memory, for a bounded number of principals.
+share one budget. What is in use is taken and given back; what is limited by the minute is counted in a bucket that
+drains with time. All of it is in memory, for a bounded number of principals.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from forewarn.core.access import Principal, Role
 
-__all__ = ["Account", "Accounts", "Budget", "Exceeded", "Use"]
+__all__ = ["A_MINUTE", "Account", "Accounts", "Bucket", "Budget", "Exceeded", "Use"]
 
 _MINUTE_S = 60.0
 _LOOKS_MAX = 100
@@ -41,10 +41,20 @@ class Use(StrEnum):
     CHANGES = "changes"
     """Requests that change something, in a minute."""
 
+    WATCH_STARTS = "watch-starts"
+    """Streams of the API that begin, in a minute."""
+
+    REFUSALS = "refusals"
+    """Requests refused over one of the other limits, in a minute; beyond that they are refused unread."""
+
+
+A_MINUTE = frozenset({Use.CHANGES, Use.WATCH_STARTS, Use.REFUSALS})
+"""What is counted by the minute. The rest is what is in use at a time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What one principal may use at a time."""
+    """What one principal may use: at a time, or in a minute where the name says so."""
 
     connections_max: int
     requests_max: int
@@ -52,6 +62,8 @@ class Budget:
     live_pages_max: int
     body_size_bytes_max: int
     changes_per_minute_max: int
+    watch_starts_per_minute_max: int
+    refusals_per_minute_max: int
 
     def most(self, use: Use) -> int:
         """The limit of one use."""
@@ -62,7 +74,37 @@ class Budget:
             Use.LIVE_PAGES: self.live_pages_max,
             Use.BODY_BYTES: self.body_size_bytes_max,
             Use.CHANGES: self.changes_per_minute_max,
+            Use.WATCH_STARTS: self.watch_starts_per_minute_max,
+            Use.REFUSALS: self.refusals_per_minute_max,
         }[use]
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Counts what happens, and forgets it steadily: as much in a minute as there may be in a minute.
+
+    Args:
+        per_minute_max: How often it may happen in a minute.
+        burst_max: How often at once, if it has not happened for a while.
+    """
+
+    per_minute_max: float
+    burst_max: float
+    _level: float = 0.0
+    _counted_s: float = float("-inf")
+
+    def level(self, now_s: float) -> float:
+        """How much still counts."""
+        drained = (now_s - self._counted_s) / _MINUTE_S * self.per_minute_max
+        return max(0.0, self._level - drained)
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until it may happen again; 0: it may now."""
+        return max(0.0, self.level(now_s) + 1 - self.burst_max) * _MINUTE_S / self.per_minute_max
+
+    def add(self, now_s: float) -> None:
+        """It has happened."""
+        self._level, self._counted_s = self.level(now_s) + 1, now_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +126,7 @@ class Account:
 
     Attributes:
         name: The actor that used it last, as the ledger names it.
-        used: In use now, by use; without changes.
+        used: In use now, by use; without what is counted by the minute.
         limited: How often each limit was met.
         limited_s: When one was met last; None: never.
         watches: Of a host: each watch, oldest first, with what ends it.
@@ -97,18 +139,18 @@ class Account:
     limited: Counter[Use] = field(default_factory=Counter)
     limited_s: float | None = None
     watches: OrderedDict[object, Callable[[], None]] = field(default_factory=OrderedDict)
-    _changes: float = 0.0
-    _changes_s: float = float("-inf")
+    _buckets: dict[tuple[Use, Use], Bucket] = field(default_factory=dict)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in use."""
         return not any(self.used.values())
 
-    def changes(self, now_s: float) -> float:
-        """Changes of the last minute, as far as they still count."""
-        drained = (now_s - self._changes_s) / _MINUTE_S * self.budget.changes_per_minute_max
-        return max(0.0, self._changes - drained)
+    def now_used(self, use: Use, now_s: float) -> int:
+        """How much of it is in use, or was in the last minute as far as that still counts."""
+        if use not in A_MINUTE:
+            return self.used[use]
+        return round(sum(bucket.level(now_s) for (each, _), bucket in self._buckets.items() if each is use))
 
     def take(self, use: Use, now_s: float, amount: int = 1) -> Exceeded | None:
         """Take so much of it, unless that would be over the limit; see `give_back`."""
@@ -122,14 +164,29 @@ class Account:
         """It is not in use any more."""
         self.used[use] -= amount
 
-    def change(self, now_s: float) -> Exceeded | None:
-        """Count a change, unless there were too many in the last minute."""
-        most = self.budget.changes_per_minute_max
-        before = self.changes(now_s)
-        if before + 1 > most:
-            return self._refuse(Use.CHANGES, now_s, (before + 1 - most) * _MINUTE_S / most)
-        self._changes, self._changes_s = before + 1, now_s
+    def count(self, use: Use, now_s: float) -> Exceeded | None:
+        """Count something that is limited by the minute, unless there was too much of it in the last one."""
+        bucket = self._bucket(use, use)
+        wait_s = bucket.wait_s(now_s)
+        if wait_s:
+            return self._refuse(use, now_s, wait_s)
+        bucket.add(now_s)
         return None
+
+    def note_refused(self, use: Use, now_s: float) -> None:
+        """Count a request for that use that was refused, at the cost of reading it."""
+        self._bucket(Use.REFUSALS, use).add(now_s)
+
+    def refuse_unread(self, use: Use, now_s: float) -> Exceeded | None:
+        """Whether a request for that use is to be refused without reading it: too many were refused after reading."""
+        wait_s = self._bucket(Use.REFUSALS, use).wait_s(now_s)
+        return self._refuse(Use.REFUSALS, now_s, wait_s) if wait_s else None
+
+    def _bucket(self, use: Use, of: Use) -> Bucket:
+        bucket = self._buckets.get((use, of))
+        if bucket is None:
+            bucket = self._buckets[use, of] = Bucket(self.budget.most(use), self.budget.most(use))
+        return bucket
 
     def _refuse(self, use: Use, now_s: float, retry_after_s: float) -> Exceeded:
         self.limited[use] += 1

@@ -176,7 +176,7 @@ class _Dashboard:
         is_live = request.url.path.startswith("/live/")
         account = admission.admit(request, caller, Use.LIVE_PAGES if is_live else Use.REQUESTS)
         if request.method == "POST":
-            admission.change(account)
+            admission.change(request, account)
             request.state.exchange.size_bytes_max = self._context.body_size_bytes_max
 
     def _for_sender(self, answer: Callable[[_Visit], Awaitable[Response]]) -> Answer:

@@ -28,6 +28,7 @@ class Fault(Enum):
     TOO_LARGE = auto()
     TOO_SLOW = auto()
     BUSY = auto()
+    TOO_OFTEN = auto()
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -56,6 +57,10 @@ class GuardedProtocol(HttpToolsProtocol):
     def refuse(self, fault: Fault) -> None:
         """Give the answer for that fault, and close."""
         raise NotImplementedError
+
+    def is_throttled(self) -> bool:
+        """Whether the request whose headers have arrived is refused without an app that looks at it."""
+        return False
 
     @property
     def is_idle(self) -> bool:
@@ -138,6 +143,10 @@ class GuardedProtocol(HttpToolsProtocol):
             raise ValueError(msg)  # the parser hands it on to `send_400_response`
         if len(self.pipeline) >= self.pipeline_max:
             msg = "too many requests at once"
+            raise ValueError(msg)
+        if self.is_throttled():
+            self._fault = Fault.TOO_OFTEN
+            msg = "too many requests were refused"
             raise ValueError(msg)
         super().on_headers_complete()
         self._unparsed_bytes = _IN_BODY  # a body is counted by whoever reads it

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
-__all__ = ["Pool", "PoolLimit", "PoolLimits", "Slot", "counted_address", "parse_networks"]
+__all__ = ["Network", "Pool", "PoolLimit", "PoolLimits", "Slot", "counted_address", "is_among", "parse_networks"]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -118,7 +119,7 @@ class Pool:
         """A place for a new connection, or the limit that it meets."""
         limits = self.limits
         key = counted_address(address)
-        if self._by_address[key] >= limits.per_address_max and not self._is_proxy(address):
+        if self._by_address[key] >= limits.per_address_max and not is_among(address, limits.proxies):
             self.refused[PoolLimit.ADDRESS] += 1
             return PoolLimit.ADDRESS
         if self._count >= limits.connections_max and not self._replace_oldest(PoolLimit.ALL):
@@ -161,13 +162,16 @@ class Pool:
         slot.close()
         return True
 
-    def _is_proxy(self, address: str) -> bool:
-        if not self.limits.proxies:
-            return False
-        found = _parsed(address)
-        return found is not None and any(found in network for network in self.limits.proxies)
+
+def is_among(address: str, networks: Sequence[Network]) -> bool:
+    """Return whether an address is in one of these networks."""
+    if not networks:
+        return False
+    found = _parsed(address)
+    return found is not None and any(found in network for network in networks)
 
 
+@lru_cache(maxsize=4096)
 def counted_address(address: str) -> str:
     """What counts as one address: one of IPv4, or a network of IPv6 of 64 bits, which is what one customer has."""
     found = _parsed(address)

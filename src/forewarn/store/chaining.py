@@ -163,18 +163,28 @@ def forget_events(connection: sa.Connection, *terms: sa.ColumnElement[bool], lim
 
 
 def _join_runs(connection: sa.Connection, numbers: Sequence[int]) -> None:
-    """Of each run keep the last: what is forgotten right before one of those is needed no more."""
-    this, before, kept = t.ledger_forgotten.alias("this"), t.ledger_forgotten.alias("before"), t.ledger.c
-    newest = sa.select(before.c.sequence).where(before.c.chain == this.c.chain, before.c.sequence < this.c.sequence)
-    newest = newest.order_by(before.c.sequence.desc()).limit(1)
-    is_asked = (this.c.chain == Chain.EVENTS) & this.c.sequence.in_(numbers)
-    pair = sa.select(this.c.sequence, newest.scalar_subquery().label("previous")).where(is_asked).subquery()
-    is_between = (kept.sequence > pair.c.previous) & (kept.sequence < pair.c.sequence) & (kept.chain == Chain.EVENTS)
-    query = sa.select(pair.c.previous).where(pair.c.previous.is_not(None), ~sa.exists().where(is_between))
-    found = connection.execute(query).scalars().all()
-    for piece in in_pieces(found):
-        c = t.ledger_forgotten.c
+    """Of each run keep the last: what is forgotten right before another forgotten entry is needed no more.
+
+    A run that begins or ends with one of these numbers may now go on in an older one.
+    """
+    found = {*_followed(connection, numbers, is_newer=True), *_followed(connection, numbers, is_newer=False)}
+    c = t.ledger_forgotten.c
+    for piece in in_pieces(sorted(found)):
         connection.execute(sa.delete(t.ledger_forgotten).where(c.chain == Chain.EVENTS, c.sequence.in_(piece)))
+
+
+def _followed(connection: sa.Connection, numbers: Sequence[int], *, is_newer: bool) -> Iterable[int]:
+    """Find forgotten entries right before another one, where these numbers are the newer ones, or the older ones."""
+    this, other, kept = t.ledger_forgotten.alias("this"), t.ledger_forgotten.alias("other"), t.ledger.c
+    column, mine = other.c.sequence, this.c.sequence
+    order, is_beside = (column.desc(), column < mine) if is_newer else (column, column > mine)
+    nearest = sa.select(column).where(other.c.chain == this.c.chain, is_beside).order_by(order).limit(1)
+    is_asked = (this.c.chain == Chain.EVENTS) & mine.in_(numbers)
+    pair = sa.select(mine.label("mine"), nearest.scalar_subquery().label("nearest")).where(is_asked).subquery()
+    old, new = (pair.c.nearest, pair.c.mine) if is_newer else (pair.c.mine, pair.c.nearest)
+    is_between = (kept.sequence > old) & (kept.sequence < new) & (kept.chain == Chain.EVENTS)
+    query = sa.select(old).where(pair.c.nearest.is_not(None), ~sa.exists().where(is_between))
+    return connection.execute(query).scalars().all()
 
 
 def forget_audit(connection: sa.Connection, before: datetime, limit: int) -> int:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.core.access import FILE_OPERATOR, Principal, Role
-from forewarn.core.budget import Account, Accounts, Budget, Use
+from forewarn.core.budget import A_MINUTE, Account, Accounts, Budget, Use
 
 SMALL = Budget(
     connections_max=3,
@@ -16,8 +16,10 @@ SMALL = Budget(
     live_pages_max=2,
     body_size_bytes_max=100,
     changes_per_minute_max=6,
+    watch_starts_per_minute_max=6,
+    refusals_per_minute_max=6,
 )
-CONCURRENT = [use for use in Use if use is not Use.CHANGES]
+CONCURRENT = [use for use in Use if use not in A_MINUTE]
 
 
 def account() -> Account:
@@ -53,13 +55,13 @@ def test_what_would_go_over_the_limit_is_not_taken_in_part() -> None:
 
 def test_changes_come_back_with_time_and_the_refusal_says_when() -> None:
     held = account()
-    assert [held.change(0.0) for _ in range(6)] == [None] * 6
-    exceeded = held.change(0.0)
+    assert [held.count(Use.CHANGES, 0.0) for _ in range(6)] == [None] * 6
+    exceeded = held.count(Use.CHANGES, 0.0)
     assert exceeded is not None
     assert exceeded.retry_after_s == pytest.approx(10.0)
-    assert held.change(9.9) is not None
-    assert held.change(10.1) is None
-    assert held.change(10.1) is not None
+    assert held.count(Use.CHANGES, 9.9) is not None
+    assert held.count(Use.CHANGES, 10.1) is None
+    assert held.count(Use.CHANGES, 10.1) is not None
 
 
 @given(st.lists(st.floats(0, 30), max_size=200))
@@ -67,8 +69,22 @@ def test_no_more_changes_are_taken_than_the_limit_and_what_time_has_given_back(p
     held, now_s, taken = account(), 0.0, 0
     for pause_s in pauses_s:
         now_s += pause_s
-        taken += held.change(now_s) is None
+        taken += held.count(Use.CHANGES, now_s) is None
         assert taken <= SMALL.changes_per_minute_max * (1 + now_s / 60) + 1e-6
+
+
+def test_after_too_many_refusals_of_a_kind_requests_of_that_kind_are_refused_unread() -> None:
+    held = account()
+    for _ in range(6):
+        assert held.refuse_unread(Use.WATCHES, 0.0) is None
+        held.note_refused(Use.WATCHES, 0.0)
+    exceeded = held.refuse_unread(Use.WATCHES, 0.0)
+    assert exceeded is not None
+    assert (exceeded.use, exceeded.retry_after_s) == (Use.REFUSALS, pytest.approx(10.0))
+    assert held.limited == {Use.REFUSALS: 1}
+    assert held.refuse_unread(Use.CHANGES, 0.0) is None
+    assert held.refuse_unread(Use.WATCHES, 10.1) is None
+    assert held.now_used(Use.REFUSALS, 0.0) == 6
 
 
 def test_tokens_of_one_tenant_share_an_account_and_others_do_not() -> None:
