@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import resource
 import socket
 import ssl
 import struct
 import subprocess
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -32,7 +34,7 @@ READ_AT_ONCE = 256 << 10
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A service with little patience and little room."""
+    """A service with little patience."""
     with running(
         tmp_path_factory.mktemp("strict"),
         request_timeout=0.4,
@@ -48,10 +50,12 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A service that ends nothing by itself."""
+    """A service that ends nothing by itself, with little room."""
     with running(
         tmp_path_factory.mktemp("patient"),
         request_timeout=3600,
+        header_size_bytes_max=HEADER_MAX,
+        body_size_bytes_max=BODY_MAX,
         control_idle_timeout=3600,
         control_connections_max=24,
         control_unknown_connections_max=16,
@@ -175,17 +179,17 @@ def test_whoever_has_shown_a_token_may_be_silent_for_longer(strict: Running) -> 
     ],
     ids=["header", "headers", "huge path", "path without end", "headers without end"],
 )
-def test_headers_over_the_limit_are_431(strict: Running, data: bytes) -> None:
-    with wire(strict) as large:
+def test_headers_over_the_limit_are_431(patient: Running, data: bytes) -> None:
+    with wire(patient) as large:
         assert is_refused(large.ask(data), 431, "too_large")
         large.rest()
 
 
 @pytest.mark.parametrize("has_end", [True, False])
-def test_large_trailers_are_refused(strict: Running, has_end: bool) -> None:
+def test_large_trailers_are_refused(patient: Running, has_end: bool) -> None:
     """They come behind the body, where nobody counts them as one."""
-    start = asked("/v1/vms/none/restart", "Transfer-Encoding: chunked", method="POST", token=operator(strict))
-    with wire(strict) as large:
+    start = asked("/v1/vms/none/restart", "Transfer-Encoding: chunked", method="POST", token=operator(patient))
+    with wire(patient) as large:
         large.send(start + b"2\r\n{}\r\n0\r\n")
         large.send(b"X: y\r\n" * 20_000 + b"\r\n" if has_end else b"X: " + b"x" * 3_000_000)
         assert is_refused(large.read(), 431, "too_large")
@@ -223,18 +227,18 @@ def test_a_body_where_no_token_is_needed_is_small(patient: Running, path: str) -
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_body_over_the_limit_is_413(strict: Running, is_chunked: bool) -> None:
+def test_a_body_over_the_limit_is_413(patient: Running, is_chunked: bool) -> None:
     size = 300_000
     length = "Transfer-Encoding: chunked" if is_chunked else f"Content-Length: {size}"
     body = b"%x\r\n%s\r\n0\r\n\r\n" % (size, b" " * size) if is_chunked else b" " * size
-    with wire(strict) as large:
-        head = asked("/v1/vms/none/restart", length, method="POST", token=operator(strict))
+    with wire(patient) as large:
+        head = asked("/v1/vms/none/restart", length, method="POST", token=operator(patient))
         assert is_refused(large.ask(head + body), 413, "too_large")
 
 
-def test_a_tenant_sends_no_inventory_that_is_larger_than_other_bodies(strict: Running) -> None:
-    with wire(strict) as large:
-        token = token_of(strict, Role.TENANT)
+def test_a_tenant_sends_no_inventory_that_is_larger_than_other_bodies(patient: Running) -> None:
+    token = token_of(patient, Role.TENANT)
+    with wire(patient) as large:
         head = asked("/v1/inventory", f"Content-Length: {BODY_MAX + 1}", method="PUT", token=token)
         assert is_refused(large.ask(head + b" " * (BODY_MAX + 1)), 413, "too_large")
 
@@ -257,6 +261,28 @@ def test_headers_that_strangers_leave_unfinished_are_bounded_together(tmp_path: 
 
 
 # Many
+
+
+def test_a_connection_that_was_refused_leaves_nothing_for_the_collector_of_cycles(patient: Running) -> None:
+    """A flood would keep what it sent until the collector comes by, which is long after the flood."""
+    settled(patient)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with contextlib.ExitStack() as stack:
+            wires = [stack.enter_context(wire(patient)) for _ in range(8)]
+            assert eventually(lambda: unknown(patient) == 8)
+            opened = patient.do(lambda: patient.service.control.open)
+            left = [weakref.ref(each) for each in opened if not each._slot.is_known]
+            del opened
+            for each in wires:
+                each.send(b"GET /v1/vms HTTP/1.1\r\nHost: control\r\n" + b"x: " + b"y" * 40_000 + b"\r\n")
+                assert is_refused(each.read(), 431, "too_large")
+        assert eventually(lambda: patient.do(lambda: [ref for ref in left if ref() is not None]) == [])
+    finally:
+        if was_enabled:
+            gc.enable()
+    settled(patient)
 
 
 def test_connections_of_one_address_without_a_token_are_limited(patient: Running) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 from fastapi.routing import APIRoute
+from starlette.routing import compile_path
 
 from forewarn.clock import uptime_s
 from forewarn.core.access import Principal, Role
@@ -15,7 +16,7 @@ from forewarn.errors import Forbidden, ForewarnError, TooManyFailures, Unauthori
 if TYPE_CHECKING:
     from forewarn.control.context import Context
 
-__all__ = ["ROUTES", "admit", "caller_of", "check_routes", "identify", "source_address"]
+__all__ = ["ROUTES", "admit", "allowed_methods", "caller_of", "check_routes", "identify", "source_address"]
 
 _OPERATOR = frozenset({Role.OPERATOR})
 _READS = _OPERATOR | {Role.READ_ONLY}
@@ -115,6 +116,9 @@ What a role is shown there, and which objects exist for it, is up to the route.
 """
 
 
+_PATTERNS = [(key.split()[0], compile_path(key.split()[1])[0]) for key in ROUTES]
+
+
 def check_routes(routes: Iterable[object]) -> None:
     """See that every route has a row, and every row a route.
 
@@ -131,6 +135,11 @@ def check_routes(routes: Iterable[object]) -> None:
         if names:
             msg = f"the table of roles has {what} for {', '.join(sorted(names))}"
             raise LookupError(msg)
+
+
+def allowed_methods(path: str) -> list[str]:
+    """Return every method of a path; Starlette itself names those of its first route only."""
+    return sorted(method for method, pattern in _PATTERNS if pattern.match(path))
 
 
 async def admit(context: Context, request: Request) -> Principal:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.routing import compile_path
 
 from forewarn import __version__
 from forewarn.control import (
@@ -33,7 +33,7 @@ from forewarn.control import (
     verification,
     vm,
 )
-from forewarn.control.access import check_routes
+from forewarn.control.access import allowed_methods, check_routes
 from forewarn.control.context import Context, check_caller
 from forewarn.control.error_answer import answer_error, error_answer
 from forewarn.control.gate import Gate
@@ -86,6 +86,7 @@ def make_control_app(context: Context, telemetry: TelemetryConfig | None = None)
         description="Announce maintenance to VMs, collect their approvals, carry it out.",
         responses=_ERRORS,
         docs_url=None,  # the dashboard has its own
+        openapi_url=None,  # as below
         redoc_url=None,
         telemetry=telemetry,
     )
@@ -99,7 +100,20 @@ def make_control_app(context: Context, telemetry: TelemetryConfig | None = None)
     app.add_exception_handler(HTTPException, _http)  # type: ignore[arg-type] # as above
     app.add_exception_handler(Exception, _unexpected)
     app.add_middleware(Gate, context=context)
+    _add_description(app)
     return app
+
+
+def _add_description(app: FastAPI) -> None:
+    """Add the route of the OpenAPI document, which takes a second to make: not in the event loop, and once."""
+    making = asyncio.Lock()
+
+    async def describe(_request: Request) -> Response:
+        async with making:
+            document = await asyncio.to_thread(app.openapi)
+        return JSONResponse(document)
+
+    app.add_route("/openapi.json", describe, include_in_schema=False)
 
 
 async def _invalid(_request: Request, error: RequestValidationError) -> Response:
@@ -116,17 +130,8 @@ async def _http(request: Request, error: HTTPException) -> Response:
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = _allowed(request)
+        headers["Allow"] = ", ".join(allowed_methods(request.url.path)) or headers.get("Allow", "")
     return error_answer(error.status_code, code, str(error.detail), None, **headers)
-
-
-def _allowed(request: Request) -> str:
-    """Every method of that path; Starlette itself names those of its first route only."""
-    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
-    methods = {
-        m.upper() for path, found in paths.items() if compile_path(path)[0].match(request.url.path) for m in found
-    }
-    return ", ".join(sorted(methods))
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

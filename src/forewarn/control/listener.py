@@ -310,13 +310,16 @@ class ControlServer(uvicorn.Server):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self.tick_s)
-            connections = self.open
-            for first in range(0, len(connections), _SWEPT_AT_ONCE):
-                now_s = uptime_s()
-                for connection in connections[first : first + _SWEPT_AT_ONCE]:
-                    connection.sweep(now_s)
-                await asyncio.sleep(0)
+            await self._sweep()
             self._tell(uptime_s())
+
+    async def _sweep(self) -> None:
+        connections = self.open
+        for first in range(0, len(connections), _SWEPT_AT_ONCE):
+            now_s = uptime_s()
+            for connection in connections[first : first + _SWEPT_AT_ONCE]:
+                connection.sweep(now_s)
+            await asyncio.sleep(0)
 
     def _tell(self, now_s: float) -> None:
         """Write what happens often into the log, a line a minute each."""

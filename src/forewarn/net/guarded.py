@@ -49,6 +49,7 @@ class GuardedProtocol(HttpToolsProtocol):
     pipeline_max = _PIPELINE_MAX
     _unparsed_bytes = 0
     _head_bytes = 0
+    _header_bytes = 0
     _bodiless_bytes = 0
     _trailer_bytes = 0
     _fault = Fault.MALFORMED
@@ -114,18 +115,28 @@ class GuardedProtocol(HttpToolsProtocol):
             self._running.disconnected = True
             self._running.message_event.set()
         super().connection_lost(exc)
+        # Nobody reads these any more, and they lead back here: without them what a flood of connections has sent is
+        # freed at once, and does not wait for the collector of cycles.
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.app_state, self.scope = {}, {}  # type: ignore[typeddict-item] # as said
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
     def on_message_begin(self) -> None:
+        self._header_bytes = 0
         self.is_receiving = True
         self.begun += 1
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.is_in_body:
+            self._header_bytes += len(name) + len(value) + 4
+            if self._header_bytes > self.header_size_bytes_max:
+                self._fault = Fault.TOO_LARGE
+                msg = "headers are too large"
+                raise ValueError(msg)  # the parser hands it on to `send_400_response`
             super().on_header(name, value)
             return
         # A trailer: uvicorn would put it among the headers, which the app has read already.
@@ -136,11 +147,11 @@ class GuardedProtocol(HttpToolsProtocol):
             raise ValueError(msg)
 
     def on_headers_complete(self) -> None:
-        size_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        size_bytes = len(self.url) + self._header_bytes
         if size_bytes > self.header_size_bytes_max:
             self._fault = Fault.TOO_LARGE
             msg = "headers are too large"
-            raise ValueError(msg)  # the parser hands it on to `send_400_response`
+            raise ValueError(msg)
         if len(self.pipeline) >= self.pipeline_max:
             msg = "too many requests at once"
             raise ValueError(msg)
