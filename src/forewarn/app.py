@@ -201,6 +201,7 @@ class Service:
             removals=settings.removals,
             notifier=self.backend.notifier,
             admission=Admission(Accounts(settings.budgets.by_role(), settings.budgets_max), _throttle(settings)),
+            limits_met=self.traffic.budgets.met,
             has_faults=settings.fault_injection,
             may_run_commands=settings.health_commands,
         )

@@ -223,7 +223,7 @@ class Committer:
             return show(*transact())  # nothing comes in between, and nobody can stop waiting
         if len(self._commands) >= self._waiting_max:
             msg = f"{len(self._commands)} changes are waiting for the database already (commands_max)"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable(msg, limit="commands_max")
         task = asyncio.get_running_loop().create_task(run())
         self._commands.add(task)
         task.add_done_callback(self._commands.discard)

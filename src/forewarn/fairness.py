@@ -83,14 +83,17 @@ class FairQueue(Generic[T]):
         """
         room = self._room
         if len(self._heap) >= room.entries_max or (self._heap and self._weight + weight > room.weight_max):
-            msg = f"{len(self._heap)} changes are waiting for the database already (commands_max)"
-            raise StoreUnavailable(msg)
+            limit = "commands_max" if len(self._heap) >= room.entries_max else "approval_ids_waiting_max"
+            msg = f"{len(self._heap)} changes are waiting for the database already ({limit})"
+            raise StoreUnavailable(msg, limit=limit)
         share = self._shares.get(owner)
         if share is None:
             share = self._shares[owner] = _Share()
         elif share.entries >= room.owner_entries_max or share.weight + weight > room.owner_weight_max:
-            msg = f"{share.entries} approvals of {owner} are waiting already (approvals_waiting_per_caller_max)"
-            raise LimitExceeded(msg, limit="approvals_waiting_per_caller_max")
+            is_count = share.entries >= room.owner_entries_max
+            limit = "approvals_waiting_per_caller_max" if is_count else "approval_ids_waiting_per_caller_max"
+            msg = f"{share.entries} approvals of {owner} are waiting already ({limit})"
+            raise LimitExceeded(msg, limit=limit)
         share.finish = max(self._served, share.finish) + weight
         share.entries += 1
         share.weight += weight

@@ -64,6 +64,12 @@ def waiting(service: Running) -> int:
     return service.do(lambda: len(service.service.engine._approvals._waiting))
 
 
+def is_working(service: Running) -> bool:
+    """Whether a batch of approvals is being carried out."""
+    working = service.service.engine._approvals._working
+    return working is not None and not working.done()
+
+
 def crowd(service: Running, vm: Vm, count: int, stack: contextlib.ExitStack) -> list[Wire]:
     return [stack.enter_context(service.wire(vm)) for _ in range(count)]
 
@@ -204,6 +210,25 @@ def test_a_minute_of_approvals_is_limited_for_each_vm(tmp_path: Path) -> None:
         assert refused(service, "approval_bytes_per_vm_minute_max") == 1
 
 
+def test_approvals_that_the_database_has_no_room_for_are_counted_with_the_vm(tmp_path: Path) -> None:
+    with running(tmp_path, commands_max=2) as service, contextlib.ExitStack() as stack:
+        vms = [service.vm() for _ in range(4)]
+        events = [service.event(vm) for vm in vms]
+        *before, late = [stack.enter_context(service.wire(vm)) for vm in vms]
+        with held_writer(service):
+            for number, wire in enumerate(before):
+                wire.send(post(approval(events[number])))
+                # The first one is on its way to the database; those after it wait.
+                assert eventually(lambda n=number: is_working(service) and waiting(service) == n)  # type: ignore[misc]
+            answer = late.ask(post(approval(events[-1])))
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert refused(service, "commands_max") == 1
+        assert [wire.read().status for wire in before] == [200] * 3
+        with service.operator() as operator:
+            item = operator.get("/v1/limits").json()["items"][0]
+        assert (item["name"], item["role"], item["limited"]) == (vms[-1].name, "vm", {"commands_max": 1})
+
+
 @pytest.mark.parametrize(
     ("limit", "status"), [("body_bytes_per_vm_max", 429), ("body_bytes_max", 503)], ids=["of one vm", "of all"]
 )
@@ -251,6 +276,9 @@ def test_strangers_share_the_room_of_one_vm_and_one_address_has_a_part_of_it(ser
         answer = wires[-1].read()
         assert (answer.status, answer.closes, answer.headers["retry-after"]) == (503, True, "1")
         assert refused(service, "connections_per_unknown_address_max") == before + 1
+        with service.operator() as operator:
+            items = operator.get("/v1/limits").json()["items"]
+        assert (service.stranger, "address") in [(item["name"], item["role"]) for item in items]
         assert stack.enter_context(service.wire("127.0.8.9")).ask(get()).status == 404
         assert stack.enter_context(service.wire(service.vm())).ask(get()).status == 200
     assert eventually(lambda: not service.do(lambda: service.service.traffic.unknown_connections))

@@ -129,6 +129,10 @@ def test_with_the_limiter_more_requests_in_a_second_than_it_allows_are_429(tmp_p
         with service.wire(other) as wire:
             assert eventually(lambda: wire.ask(get()).body == b'{ "error": "Too many requests" }')
             assert eventually(lambda: wire.ask(get()).status == 200)
+        with service.operator() as operator:
+            named = {item["name"]: item["limited"] for item in operator.get("/v1/limits").json()["items"]}
+        assert named[other.name]["rate_limit_per_s"] >= 1
+        assert service.do(lambda: service.service.traffic.over_limit["rate_limit_per_s"]) >= 7
 
 
 def test_the_limiter_stands_after_the_version_and_before_the_body(tmp_path: Path) -> None:

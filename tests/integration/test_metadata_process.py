@@ -14,6 +14,7 @@ import signal
 import socket
 import sqlite3
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -347,3 +348,78 @@ def test_a_virtual_clock_and_faults_are_of_one_process(arguments: tuple[str, ...
     with served(tmp_path, *arguments) as service:
         assert psutil.Process(service.process.pid).children() == []
         assert Vm(service, "127.0.0.1").events == []
+
+
+@pytest.mark.parametrize("place", ["own", "shared"])
+def test_a_vm_over_a_limit_is_named_with_the_limit(place: str, tmp_path: Path, inventory: list[str]) -> None:
+    arguments = (
+        ("--set", "connections_per_vm_max=1", "--set", "metadata_process=shared")
+        if place == "shared"
+        else ("--set", "connections_per_vm_max=1")
+    )
+    with served(tmp_path, *inventory, *arguments) as service, operator(service, tmp_path) as http:
+        assert Vm(service, TWO).events == []
+        assert Vm(service, ONE).events == []
+        for _ in range(2):
+            refused = Vm(service, ONE).get()
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        items = http.get("/v1/limits").json()["items"]
+        met = items[0]
+        assert met.pop("limited_at").endswith("Z")
+        assert met == {
+            "name": "one",
+            "role": "vm",
+            "used": {},
+            "most": {},
+            "limited": {"connections_per_vm_max": 2},
+        }
+        assert "two" not in [item["name"] for item in items]
+        assert metric(http, 'forewarn_over_limit_total{limit="connections_per_vm_max"}') == 2
+        Vm(service, ONE).get()
+        assert service.forewarn("limit", "list")[0]["limited"] == {"connections_per_vm_max": 3}
+        printed = service.printed("limit", "list").splitlines()
+        assert printed[1].split()[:2] == ["one", "vm"]
+        assert "connections_per_vm_max 3" in printed[1]
+
+
+def test_limits_that_vms_met_are_known_after_the_metadata_process_was_started_again(
+    tmp_path: Path, inventory: list[str]
+) -> None:
+    with (
+        served(tmp_path, *inventory, "--set", "connections_per_vm_max=1") as service,
+        operator(service, tmp_path) as http,
+    ):
+
+        def met() -> dict[str, int]:
+            found: dict[str, int] = http.get("/v1/limits").json()["items"][0]["limited"]
+            return found
+
+        first = Vm(service, ONE)
+        assert first.events == []
+        assert Vm(service, ONE).get().status_code == 503
+        assert met() == {"connections_per_vm_max": 1}
+        child_of(service).kill()
+        wait_for(lambda: metric(http, "forewarn_metadata_process_restarts_total") == 1)
+        again = Vm(service, ONE)
+        assert again.events == []
+        assert Vm(service, ONE).get().status_code == 503
+        assert met() == {"connections_per_vm_max": 2}
+
+
+def test_an_approval_that_the_service_has_no_room_for_is_counted_with_the_vm(
+    tmp_path: Path, inventory: list[str]
+) -> None:
+    """The metadata process refuses it, and says so once the service listens again."""
+    with served(tmp_path, *inventory, "--set", "commands_max=5") as service, operator(service, tmp_path) as http:
+        assert Vm(service, ONE).events == []
+        with halted(service.process.pid), selectors.DefaultSelector() as selector:
+            for _ in range(6):
+                selector.register(raw_post(service, ONE, str(uuid.uuid4())), selectors.EVENT_READ)
+            [(key, _)] = selector.select(60)
+            assert isinstance(key.fileobj, socket.socket)
+            answer = key.fileobj.recv(4096)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"\r\nretry-after: 1\r\n" in answer
+        assert metric(http, 'forewarn_over_limit_total{limit="commands_max"}') == 1
+        item = http.get("/v1/limits").json()["items"][0]
+        assert (item["name"], item["role"], item["limited"]) == ("one", "vm", {"commands_max": 1})

@@ -47,16 +47,21 @@ class Served:
 
     def forewarn(self, *arguments: str) -> Any:  # noqa: ANN401 - what the command printed, as JSON
         """Run a command of the CLI with ``--json`` and hand back what it printed."""
+        printed = self.printed(*arguments, "--json")
+        return json.loads(printed) if printed.strip() else None
+
+    def printed(self, *arguments: str) -> str:
+        """Run a command of the CLI and return what it printed."""
         if self.prefix:
-            command = [*self.prefix, *FOREWARN, *arguments, "--json"]
+            command = [*self.prefix, *FOREWARN, *arguments]
             done = subprocess.run(
                 command, check=False, capture_output=True, text=True, timeout=_COMMAND_S, env=self.environment
             )
             status, printed, errors = done.returncode, done.stdout, done.stderr
         else:
-            status, printed, errors = run_warm([*arguments, "--json"], self.environment)
+            status, printed, errors = run_warm([*arguments], self.environment)
         assert status == 0, f"{arguments}: {errors}"
-        return json.loads(printed) if printed.strip() else None
+        return printed
 
 
 @contextmanager

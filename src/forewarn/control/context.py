@@ -24,6 +24,7 @@ from forewarn.control.refusal import RefusalLog
 from forewarn.core.access import FILE_OPERATOR, Principal, Role
 from forewarn.core.decision import Changes
 from forewarn.core.difference import RemovalLimit
+from forewarn.core.limit_log import LimitLog
 from forewarn.core.model import Event, Maintenance
 from forewarn.engine import Engine
 from forewarn.errors import Forbidden, InvalidRequest, NotFound
@@ -70,6 +71,7 @@ class Context:
         page_size_max: Most items in one page.
         request_vms_max: Most hosts or VMs in one request.
         journal: What VMs asked lately.
+        limits_met: Who met a limit of the metadata endpoint.
         look: Takes over what another process that answers VMs has counted and written into the journal.
         notifier: Tells subscribers.
         has_faults: Whether operators may inject faults.
@@ -101,6 +103,7 @@ class Context:
     refused: RefusalLog
     notifier: Notifier
     admission: Admission
+    limits_met: LimitLog = field(default_factory=LimitLog)
     look: Callable[[], Awaitable[None]] = _nothing
     token_lifetime: timedelta = timedelta(days=90)
     token_lifetime_max: timedelta = timedelta(days=366)

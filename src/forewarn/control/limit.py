@@ -1,8 +1,8 @@
-"""`/v1/limits`: how much of the control API each caller uses, and who has met a limit."""
+"""`/v1/limits`: how much of the control API each caller uses, and who has met a limit there or at the endpoint."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from forewarn.clock import uptime_s
 from forewarn.control.context import ContextOf
 from forewarn.core.budget import Account, Use
+from forewarn.core.limit_log import LimitsMet
 from forewarn.wire.access import AccountOut
 from forewarn.wire.control import PageOut
 
@@ -20,25 +21,33 @@ router = APIRouter(prefix="/v1/limits", tags=["limit"])
 
 @router.get("")
 async def list_accounts(context: ContextOf, limit: Annotated[int, Query(ge=1)] = 100) -> PageOut[AccountOut]:
-    """What callers of this replica use of their budgets; those that met a limit last come first."""
-    accounts = sorted(context.admission.accounts, key=_order)[: min(limit, context.page_size_max)]
+    """List callers with what they use of their budgets, and the limits they met; the latest to meet one come first.
+
+    Of the metadata endpoint, the last 1,000 VMs and the last 100 addresses of no VM that met a limit are listed. Each
+    replica counts for itself. Endpoints on hosts are not included.
+    """
+    await context.look()
     now_s, now = uptime_s(), context.clock.now()
 
-    def shown(account: Account) -> AccountOut:
-        most = {use: account.budget.most(use) for use in Use}
-        used = {use: account.now_used(use, now_s) for use in Use}
-        ago = None if account.limited_s is None else timedelta(seconds=now_s - account.limited_s)
+    def limited_at(found: Account | LimitsMet) -> datetime | None:
+        if isinstance(found, LimitsMet):
+            return found.limited_at
+        return None if found.limited_s is None else now - timedelta(seconds=now_s - found.limited_s)
+
+    def order(found: Account | LimitsMet) -> tuple[float, str]:
+        at = limited_at(found)
+        return (0.0 if at is None else -at.timestamp()), found.name
+
+    def shown(found: Account | LimitsMet) -> AccountOut:
+        account = found if isinstance(found, Account) else None
         return AccountOut(
-            name=account.name,
-            role=account.role,
-            used=used,
-            most=most,
-            limited=dict(account.limited),
-            limited_at=None if ago is None else now - ago,
+            name=found.name,
+            role=found.guest if isinstance(found, LimitsMet) else found.role,
+            used={} if account is None else {use: account.now_used(use, now_s) for use in Use},
+            most={} if account is None else {use: account.budget.most(use) for use in Use},
+            limited={str(limit): count for limit, count in found.limited.items()},
+            limited_at=limited_at(found),
         )
 
-    return PageOut(items=[shown(account) for account in accounts], next=None)
-
-
-def _order(account: Account) -> tuple[float, str]:
-    return (0.0 if account.limited_s is None else -account.limited_s), account.name
+    everyone = sorted([*context.admission.accounts, *context.limits_met], key=order)
+    return PageOut(items=[shown(found) for found in everyone[: min(limit, context.page_size_max)]], next=None)

@@ -22,7 +22,7 @@ from forewarn.core.approval import Approval, Approver
 from forewarn.core.fault import Fault, Place
 from forewarn.endpoint import misconduct
 from forewarn.endpoint.authority import Authority
-from forewarn.endpoint.budget import HeldBody, OverLimit
+from forewarn.endpoint.budget import HeldBody, OverLimit, limit_of
 from forewarn.errors import ForewarnError, LimitExceeded
 from forewarn.fairness import Room, Turns
 from forewarn.feed import Channel
@@ -105,11 +105,7 @@ class MetadataApp:
             return
         except ForewarnError as error:
             _log.warning("a request failed", path=scope["path"], error=error.message)
-            status = (
-                HTTPStatus.SERVICE_UNAVAILABLE if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else error.status
-            )
-            is_unavailable = status == HTTPStatus.SERVICE_UNAVAILABLE
-            response = _unavailable() if is_unavailable else _error(status, "Service unavailable")
+            response = self._failed(request, error)
         except Exception:  # noqa: BLE001 - a request must not take the endpoint with it; the log has the trace
             _log.exception("a request raised", path=scope["path"])
             response = _error(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal server error")
@@ -126,6 +122,19 @@ class MetadataApp:
             self._write_down(request, response, began_s, fault, is_answered=is_whole)
         if response_or_none is not None:
             await response(scope, receive, send)
+
+    def _failed(self, request: Request, error: ForewarnError) -> Response:
+        """Return the answer for an error, and count it if it is about a limit."""
+        limit = limit_of(error)
+        if limit:
+            connection: Connection = request.scope["state"]["connection"]
+            vm = "" if connection.caller is None else connection.caller.vm.name
+            self._traffic.budgets.note(limit, vm, connection.peer)
+        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return _unavailable()
+        if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return _too_many()
+        return _error(error.status, "Service unavailable")
 
     async def _answer(self, request: Request) -> Response:
         connection: Connection = request.scope["state"]["connection"]
@@ -296,7 +305,7 @@ class MetadataApp:
             if not over.is_read:
                 await self._discard_body(request, response)
         except LimitExceeded as error:
-            budgets.note(str(error.details.get("limit", error.code)), vm)
+            budgets.note(limit_of(error), vm)
             response = _too_many()
         # A client that sends again at once costs little, if it waits for each refusal.
         await self._hold_back(connection, _REFUSAL_DELAY_S)
@@ -468,6 +477,7 @@ class MetadataApp:
             caller.window_s, caller.window_requests = second, 0
         caller.window_requests += 1
         if caller.window_requests > limit:
+            self._traffic.budgets.note("rate_limit_per_s", caller.vm.name)
             raise _Refused(_too_many())
 
     # Waiting

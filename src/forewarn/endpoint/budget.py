@@ -6,14 +6,18 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import structlog
 
+from forewarn.core.limit_log import Guest, LimitLog
+from forewarn.errors import ForewarnError, LimitExceeded
+
 if TYPE_CHECKING:
     from forewarn.endpoint.traffic import Limits
 
-__all__ = ["Budgets", "HeldBody", "OverLimit"]
+__all__ = ["Budgets", "HeldBody", "OverLimit", "limit_of"]
 
 _log = structlog.get_logger("forewarn.endpoint")
 
@@ -47,6 +51,14 @@ class OverLimit(Exception):
         self.retry_after_s = retry_after_s
         self.is_shared = is_shared
         self.is_read = False
+
+
+def limit_of(error: ForewarnError) -> str:
+    """Return the setting that an error names as the limit that was met; empty if it is about something else."""
+    limit = error.details.get("limit")
+    if isinstance(limit, str):
+        return limit
+    return error.code if isinstance(error, LimitExceeded) else ""
 
 
 @dataclass(slots=True)
@@ -96,6 +108,7 @@ class Budgets:
 
     Attributes:
         refused: How often each limit was exceeded.
+        met: Who exceeded them.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -105,12 +118,14 @@ class Budgets:
         self._sent_bytes: Counter[str] = Counter()
         self._minute_ends_s = 0.0
         self._second = 0.0
+        self._now: datetime | None = None
         self._offenders: dict[str, Counter[str]] = {}
         self.refused: Counter[str] = Counter()
+        self.met = LimitLog()
 
-    def tick(self, second: float) -> None:
-        """Take over the time, in seconds of a clock that never goes back; a new minute begins each budget anew."""
-        self._second = second
+    def tick(self, now: datetime, second: float) -> None:
+        """Take over the time, also in seconds of a clock that never goes back; a new minute begins each budget anew."""
+        self._now, self._second = now, second
         if second >= self._minute_ends_s:
             self._minute_ends_s = second + _MINUTE_S
             self._sent_bytes.clear()
@@ -164,9 +179,18 @@ class Budgets:
         """Take a body of that size off the VM's budget of this minute."""
         self._sent_bytes[vm] += max(_APPROVAL_BYTES_MIN, size_bytes)
 
-    def note(self, limit: str, vm: str) -> None:
-        """Count a refusal, for operators; an empty name is that of all unknown callers."""
+    def note(self, limit: str, vm: str, address: str = "") -> None:
+        """Count a refusal, for operators.
+
+        Args:
+            limit: The setting.
+            vm: Empty for callers that are no VM.
+            address: Source address, which names those.
+        """
         self.refused[limit] += 1
+        name = vm or address
+        if name and self._now is not None:
+            self.met.note(Guest.VM if vm else Guest.ADDRESS, name, limit, self._now)
         if vm in self._offenders or len(self._offenders) < _OFFENDERS_MAX:
             self._offenders.setdefault(vm, Counter())[limit] += 1
 

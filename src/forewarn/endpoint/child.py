@@ -99,7 +99,7 @@ class Delegation:
         vm = approver.vm or ""
         if self._by_vm[vm] >= self._begin.calls_per_vm_max:
             msg = f"{self._by_vm[vm]} approvals of vm {vm!r} wait for an answer already (approvals_at_work_per_vm_max)"
-            raise ControlUnreachable(msg)
+            raise ControlUnreachable(msg, limit="approvals_at_work_per_vm_max")
         number, call = self._call()
         self._by_vm[vm] += 1
         call.add_done_callback(lambda _: self._forget(vm))
@@ -122,7 +122,7 @@ class Delegation:
     def _call(self) -> tuple[int, asyncio.Future[Approval | None]]:
         if len(self._calls) >= self._begin.calls_max or self._pipe.unsent_bytes > _UNSENT_BYTES_MAX:
             msg = f"{len(self._calls)} requests wait for the service already (commands_max)"
-            raise ControlUnreachable(msg)
+            raise ControlUnreachable(msg, limit="commands_max")
         number = next(self._numbers)
         call = self._calls[number] = asyncio.get_running_loop().create_future()
         return number, call
@@ -144,15 +144,15 @@ class Delegation:
 class _ServiceFailure(ForewarnError):
     """What an error in the service said."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status  # type: ignore[misc] # of this one only
+    def __init__(self, failure: messages.Failure) -> None:
+        super().__init__(failure.message, **({"limit": failure.limit} if failure.limit else {}))
+        self.status = failure.status  # type: ignore[misc] # of this one only
 
 
 def _error(failure: messages.Failure) -> ForewarnError:
-    if failure.limit:
+    if failure.limit and failure.status == LimitExceeded.status:
         return LimitExceeded(failure.message, limit=failure.limit)
-    return _ServiceFailure(failure.status, failure.message)
+    return _ServiceFailure(failure)
 
 
 class Endpoint:
@@ -322,6 +322,7 @@ class Endpoint:
             connections_refused=traffic.connections_refused,
             connections=self._server.connections,
             over_limit=dict(traffic.over_limit),
+            limits_met=traffic.budgets.met.take(),
         )
         self._pipe.send(messages.encode(counted))
 

@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
         limit = self._limit_reached(len(connections))
         if limit:
             self._traffic.connections_refused += 1
-            self._traffic.budgets.note(limit, "" if self.caller is None else self.caller.vm.name)
+            self._traffic.budgets.note(limit, "" if self.caller is None else self.caller.vm.name, self.peer)
             self.refuse(_BUSY)
             return
         if self._traffic.faults.in_force and self.is_cut_off():

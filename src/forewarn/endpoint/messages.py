@@ -18,6 +18,7 @@ import msgspec
 
 from forewarn.core.approval import Approval, Approver
 from forewarn.core.decision import Document
+from forewarn.core.limit_log import LimitsMet
 from forewarn.core.model import Maintenance, Scope, VirtualMachine
 from forewarn.endpoint.traffic import Limits
 from forewarn.journal import JournalEntry
@@ -188,6 +189,7 @@ class Counted(_Message):
         connections_refused: Connections over a limit.
         connections: Connections that are open now.
         over_limit: Requests and connections over a limit of their VM's, by setting.
+        limits_met: Who was over a limit since the last of these messages.
     """
 
     number: int
@@ -197,6 +199,7 @@ class Counted(_Message):
     connections_refused: int
     connections: int
     over_limit: dict[str, int]
+    limits_met: list[LimitsMet] = []
 
 
 class Synced(_Message):

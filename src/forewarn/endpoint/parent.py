@@ -25,9 +25,10 @@ from forewarn.core.approval import Approval, Approver
 from forewarn.core.decision import Document
 from forewarn.core.model import Scope, VirtualMachine
 from forewarn.endpoint import messages
+from forewarn.endpoint.budget import limit_of
 from forewarn.endpoint.pipe import Pipe
 from forewarn.endpoint.traffic import Traffic
-from forewarn.errors import ForewarnError, LimitExceeded, ServerError
+from forewarn.errors import ForewarnError, ServerError
 from forewarn.feed import Feed
 from forewarn.identity import Identity, InventoryDelta
 from forewarn.journal import Journal
@@ -404,6 +405,7 @@ class MetadataProcess:
                 self._journal.take_over(message.requests)
             case messages.Counted():
                 self._before.add_to(self._traffic, message)
+                self._traffic.budgets.met.add(message.limits_met)
                 self.connections = message.connections
                 self._answered(message.number)
             case messages.Synced():
@@ -523,7 +525,6 @@ async def _push(pipe: Pipe, message: messages.FromService) -> None:
 
 def _failure(error: Exception) -> messages.Failure:
     if isinstance(error, ForewarnError):
-        limit = str(error.details.get("limit", error.code)) if isinstance(error, LimitExceeded) else ""
-        return messages.Failure(error.status, error.message, limit)
+        return messages.Failure(error.status, error.message, limit_of(error))
     _log.error("a request of a VM raised", exc_info=error)
     return messages.Failure(500, "an unexpected error; the log of the service has it")

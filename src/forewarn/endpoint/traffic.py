@@ -100,7 +100,7 @@ class Traffic:
         """Take over the time; called once a second, and when a virtual clock moves."""
         self.now = now
         self.second = monotonic_s
-        self.budgets.tick(monotonic_s)
+        self.budgets.tick(now, monotonic_s)
         date = format_datetime(now, usegmt=True).encode()
         self.stamp = b"date: " + date + b"\r\nserver: Forewarn\r\n"
         self.prefix = b"HTTP/1.1 200 OK\r\n" + self.stamp

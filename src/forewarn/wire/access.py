@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from forewarn.core.access import Principal, Role, Token
 from forewarn.core.budget import Use
+from forewarn.core.limit_log import Guest
 from forewarn.wire.control import Moment
 
 __all__ = ["AccessTokenIn", "AccessTokenOut", "AccountOut", "LoginLinkOut", "PrincipalOut"]
@@ -115,12 +116,19 @@ class LoginLinkOut(BaseModel):
 
 
 class AccountOut(BaseModel):
-    """What a caller uses of the control API now, and which limits it has met."""
+    """What a caller uses of the control API now, and which limits it has met there or at the metadata endpoint."""
 
     model_config = ConfigDict(frozen=True)
     name: str
-    role: Role
-    used: dict[Use, int] = Field(description="In use now, by what is limited; of changes, those of the last minute.")
-    most: dict[Use, int] = Field(description="The limits.")
-    limited: dict[Use, int] = Field(description="How often each limit was met.")
+    role: Role | Guest = Field(
+        description="Role of a caller of the control API. `vm` and `address` are callers of the metadata endpoint: "
+        "a VM, or a source address of no VM."
+    )
+    used: dict[Use, int] = Field(
+        description="In use now, by what is limited; of changes, those of the last minute. Empty for `vm`, `address`."
+    )
+    most: dict[Use, int] = Field(description="The limits. Empty for `vm`, `address`.")
+    limited: dict[str, int] = Field(
+        description="How often each limit was met: for `vm` and `address` by setting, for others by what is limited."
+    )
     limited_at: Moment | None = Field(description="When one was met last.")

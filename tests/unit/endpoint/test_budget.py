@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from structlog.testing import capture_logs
 
-from forewarn.endpoint.budget import Budgets, OverLimit
+from forewarn.core.limit_log import Guest, LimitsMet
+from forewarn.endpoint.budget import Budgets, OverLimit, limit_of
 from forewarn.endpoint.traffic import Limits
+from forewarn.errors import CallerError, LimitExceeded, StoreUnavailable
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def budgets(**limits: int) -> Budgets:
     made = Budgets(replace(Limits(), **limits))  # type: ignore[arg-type] # those given are numbers
-    made.tick(1000.0)
+    made.tick(NOW, 1000.0)
     return made
 
 
@@ -63,13 +68,13 @@ def test_what_a_vm_may_send_in_a_minute_comes_back_with_the_next() -> None:
     for size in (10, 256, 600):  # the first counts 256
         with made.approval("a"), made.body("a") as held:
             held.add(size)
-    made.tick(1025.0)
+    made.tick(NOW, 1025.0)
     with pytest.raises(OverLimit, match="approval_bytes_per_vm_minute_max") as caught, made.approval("a"):
         pass
     assert caught.value.retry_after_s == 35
     with made.approval("b"):
         pass
-    made.tick(1061.0)
+    made.tick(NOW, 1061.0)
     with made.approval("a"):
         pass
 
@@ -84,8 +89,26 @@ def test_the_worst_offenders_are_named_in_a_few_lines_a_minute() -> None:
     assert len(made._offenders) == 1000
     with capture_logs() as lines:
         for second in (1001.0, 1059.0, 1060.0, 1061.0, 1130.0):
-            made.tick(second)
+            made.tick(NOW, second)
     assert len(lines) == 10
     assert (lines[0]["vm"], lines[0]["refused"]) == ("vm-7", 4)
     assert lines[0]["limits"] == ["body_bytes_per_vm_max", "connections_per_vm_max"]
     assert not made._offenders
+
+
+def test_a_refusal_is_noted_by_vm_or_else_by_address() -> None:
+    made = budgets()
+    made.note("connections_max", "vm-1", "127.0.0.1")
+    made.note("connections_max", "", "127.0.0.2")
+    made.note("connections_max", "")
+    assert list(made.met) == [
+        LimitsMet(guest=Guest.VM, name="vm-1", limited={"connections_max": 1}, limited_at=NOW),
+        LimitsMet(guest=Guest.ADDRESS, name="127.0.0.2", limited={"connections_max": 1}, limited_at=NOW),
+    ]
+    assert made.refused == {"connections_max": 3}
+
+
+def test_errors_name_the_setting_that_is_the_limit() -> None:
+    assert limit_of(StoreUnavailable("full", limit="commands_max")) == "commands_max"
+    assert limit_of(LimitExceeded("too many", limit=3)) == "limit_exceeded"
+    assert limit_of(CallerError("no")) == ""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from forewarn.core.approval import Approval, Approver
 from forewarn.core.decision import Document
+from forewarn.core.limit_log import Guest, LimitsMet
 from forewarn.core.model import Audience, EventType, MaintenanceState, NotificationProfile, Scope
 from forewarn.core.policy import Policy
 from forewarn.endpoint import messages
@@ -77,11 +78,12 @@ def test_calls_and_their_answers_arrive_as_they_were_said() -> None:
     approver = Approver(
         actor="vm:web-0", audience="scope:web", vm="web-0", source_address="10.9.0.1", api_version="2020-07-01"
     )
+    met = LimitsMet(guest=Guest.VM, name="web-0", limited={"body_bytes_max": 4}, limited_at=NOW)
     asked: list[messages.FromEndpoint] = [
         messages.Approve(1, ("A", "B"), approver),
         messages.Enable(2, "vm:db", None),
         messages.Asked({"scope:web": NOW}),
-        messages.Counted(3, [1, 2], [("2020-07-01", "GET", 200, 5)], 1, 2, 3, {"body_bytes_max": 4}),
+        messages.Counted(3, [1, 2], [("2020-07-01", "GET", 200, 5)], 1, 2, 3, {"body_bytes_max": 4}, [met]),
         messages.Synced(4),
     ]
     assert [messages.decode_from_endpoint(messages.encode(each)) for each in asked] == asked

@@ -1,0 +1,81 @@
+"""The VMs and addresses that met a limit of the metadata endpoint, by name, for operators.
+
+Kept in memory. The process that meets the limits passes on what is new (`take`), and the service adds it to what it has
+already (`add`). If that process ends, the counts that it has passed on remain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+__all__ = ["Guest", "LimitLog", "LimitsMet"]
+
+
+class Guest(StrEnum):
+    """A kind of caller of the metadata endpoint."""
+
+    VM = "vm"
+    """A VM of the inventory."""
+
+    ADDRESS = "address"
+    """A source address of no VM."""
+
+
+_KEPT_MAX = {Guest.VM: 1000, Guest.ADDRESS: 100}
+"""Names of each kind that are kept. Callers with many addresses cannot push out the VMs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsMet:
+    """How often one caller met which limits.
+
+    Attributes:
+        guest: The kind of caller.
+        name: The VM's name, or the address.
+        limited: Refusals, by setting.
+        limited_at: Time of the last one.
+    """
+
+    guest: Guest
+    name: str
+    limited: dict[str, int]
+    limited_at: datetime
+
+
+class LimitLog:
+    """Counts refusals by caller and limit; of each kind, the callers that met a limit longest ago are dropped first."""
+
+    def __init__(self) -> None:
+        self._met: dict[Guest, OrderedDict[str, LimitsMet]] = {guest: OrderedDict() for guest in Guest}
+
+    def __iter__(self) -> Iterator[LimitsMet]:
+        """Iterate over the callers, one kind after the other; within a kind, the latest to meet a limit comes last."""
+        return (met for kept in self._met.values() for met in kept.values())
+
+    def note(self, guest: Guest, name: str, limit: str, now: datetime) -> None:
+        """Count one refusal."""
+        self.add([LimitsMet(guest=guest, name=name, limited={limit: 1}, limited_at=now)])
+
+    def add(self, found: Iterable[LimitsMet]) -> None:
+        """Add counts to those kept."""
+        for new in found:
+            kept = self._met[new.guest]
+            old = kept.pop(new.name, None)
+            kept[new.name] = new if old is None else replace(new, limited=_sum(old.limited, new.limited))
+            if len(kept) > _KEPT_MAX[new.guest]:
+                kept.popitem(last=False)
+
+    def take(self) -> list[LimitsMet]:
+        """Return everything, and begin anew."""
+        found = list(self)
+        for kept in self._met.values():
+            kept.clear()
+        return found
+
+
+def _sum(before: Mapping[str, int], new: Mapping[str, int]) -> dict[str, int]:
+    return dict(Counter(before) + Counter(new))
