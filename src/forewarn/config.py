@@ -675,8 +675,8 @@ class Settings(BaseSettings):
         1000,
         ge=1,
         le=10_000_000,
-        description="Ledger entries made by one tenant in 24 hours; more user operations get 429. Approvals are "
-        "always accepted.",
+        description="Maximum number of ledger entries in 24 hours for the user operations of one tenant, whichever of "
+        "its tokens it uses; further user operations get 429. Approvals are always accepted.",
     )
     idempotency_retention: Span = Field(
         timedelta(hours=24), ge=timedelta(minutes=1), description="How long an Idempotency-Key is remembered."

@@ -192,7 +192,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
         def load(tx: Transaction) -> State:
             if owned is not None:
-                self._check_quota(tx, actor)
+                self._check_quota(tx, owned)
             return tx.load_request(request.hosts, request.vms)
 
         def decide(draft: Draft) -> list[str]:
@@ -200,12 +200,19 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
                 for vm in [draft.vms[name] for name in {*request.vms} & draft.vms.keys()]:
                     if not owned.has_vm(vm, draft.scopes.get(vm.scope or "")):
                         del draft.vms[vm.name]  # it does not exist for who asks
-            return [m.id for m in planning.plan(draft, request)]
+            made = [m.id for m in planning.plan(draft, request)]
+            if owned is not None:
+                for maintenance_id in made:
+                    draft.put(replace(draft.maintenances[maintenance_id], tenant_key=owned.key))
+            return made
 
         return await self._maintenances(load, decide, actor=actor, key=key)
 
-    def _check_quota(self, tx: Transaction, actor: str) -> None:
+    def _check_quota(self, tx: Transaction, owned: Owned) -> None:
         """Refuse what a tenant asks for once it has filled its share of the ledger.
+
+        All tokens for the same scopes and VMs share one quota. What counts is what they did with the operations that
+        were asked for in the last 24 hours.
 
         Only new user operations are refused. Approving, canceling and deferring are limited by what there is to
         approve, cancel or defer, and must stay possible.
@@ -214,10 +221,13 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             LimitExceeded: It has made too many entries in the last 24 hours.
         """
         most = self.rules.tenant_entries_max
-        first = tx.nth_newest_at(actor, most)
-        wait = timedelta(0) if first is None else first + _DAY - self._now(tx)
+        now = self._now(tx)
+        first = tx.nth_newest_of_tenant(owned.key, now - _DAY, most)
+        wait = timedelta(0) if first is None else first + _DAY - now
         if wait > timedelta(0):
-            msg = f"{actor} made {most} ledger entries in 24 hours (ledger_entries_per_tenant_a_day): try again later"
+            msg = (
+                f"this tenant made {most} ledger entries in 24 hours (ledger_entries_per_tenant_a_day): try again later"
+            )
             raise LimitExceeded(msg, limit=most, retry_after_s=ceil(wait / timedelta(seconds=1)))
 
     async def rehearse(self, request: Request, *, actor: str) -> list[Rehearsed]:

@@ -12,7 +12,7 @@ from alembic.config import Config
 
 from forewarn.core.model import Entry, EntryKind, MaintenanceState
 from forewarn.core.selection import Selection
-from forewarn.store import SqlStore
+from forewarn.store import SqlStore, Store
 from forewarn.store.contract import Page
 from forewarn.store.writing import SqlTransaction
 from tests.conformance.test_store_schema import MIGRATIONS
@@ -52,6 +52,32 @@ def test_what_has_touched_a_vm_is_found_after_its_end_and_holds_nobody_any_more(
     with store.write() as tx:
         tx.prune(NOW + minutes(1), NOW, 10)
     assert ids_of(store, vm="lone") == []
+
+
+def test_entries_that_tenants_made_for_one_tenants_operations_are_counted_from_the_newest(store: Store) -> None:
+    old, *recent = (
+        replace(maintenance(LONE, id=f"m-{n}", sequence=n), created_at=NOW + minutes(n), tenant_key="red")
+        for n in range(3)
+    )
+    foreign = replace(maintenance(WEB, id="m-3", sequence=3), tenant_key="blue")
+    save(
+        store,
+        *(old, *recent, foreign, maintenance(WEB, id="m-4", sequence=4)),
+        *(note(actor=f"tenant:{n}", minute=n, maintenance_id=f"m-{n}") for n in range(5)),
+        note(actor="tenant:other", minute=6, maintenance_id="m-1"),
+        note(actor="operator:tenant:", minute=7, maintenance_id="m-1"),
+        note(actor="forewarn", minute=7, maintenance_id="m-1"),
+        note(actor="tenant:1", minute=8),
+    )
+
+    def newest(since: int, key: str = "red") -> list[datetime | None]:
+        with store.read() as reader:
+            return [reader.nth_newest_of_tenant(key, NOW + minutes(since), count) for count in (1, 2, 3, 4)]
+
+    assert newest(0) == [NOW + minutes(6), NOW + minutes(2), NOW + minutes(1), NOW]
+    assert newest(1) == [NOW + minutes(6), NOW + minutes(2), NOW + minutes(1), None]
+    assert newest(0, "blue") == [NOW + minutes(3), None, None, None]
+    assert newest(0, "green") == [None] * 4
 
 
 def test_entries_of_a_place_are_those_of_its_maintenances_and_those_that_name_it(store: SqlStore) -> None:

@@ -84,13 +84,39 @@ async def test_a_tenant_that_has_filled_its_share_of_a_day_starts_nothing_more(s
     await made.advance(minutes(60))
     await restart_and_cancel(made, 1)
     with pytest.raises(
-        LimitExceeded, match=r"tenant:red made 10 ledger entries.*ledger_entries_per_tenant_a_day"
+        LimitExceeded, match=r"this tenant made 10 ledger entries.*ledger_entries_per_tenant_a_day"
     ) as no:
         await restart(made)
     assert no.value.details["retry_after_s"] == 23 * 3600
     await restart(made, "web-0", "tenant:blue", BLUE)
     await made.advance(23 * DAY / 24)
     await restart(made)
+
+
+async def test_several_tokens_of_one_tenant_share_its_quota(store: Store) -> None:
+    made = await simulated(DECLARED, store=store, rules=Rules(tenant_entries_max=4))
+    await made.engine.cancel(await restart(made, actor="tenant:red-1"), actor="tenant:red-2")
+    await made.engine.cancel(await restart(made, actor="tenant:red-3"), actor="tenant:red-1")
+    with pytest.raises(LimitExceeded):
+        await restart(made, actor="tenant:red-4")
+    await made.advance(DAY)
+    await restart(made, actor="tenant:red-4")
+
+
+async def test_tenants_whose_tokens_have_the_same_name_have_their_own_quotas(store: Store) -> None:
+    made = await simulated(DECLARED, store=store, rules=Rules(tenant_entries_max=1))
+    await restart(made, actor="tenant:ci")
+    with pytest.raises(LimitExceeded):
+        await restart(made, actor="tenant:ci")
+    await restart(made, "web-0", "tenant:ci", BLUE)
+
+
+async def test_what_operators_do_with_a_tenants_operation_does_not_use_up_its_quota(store: Store) -> None:
+    made = await simulated(DECLARED, store=store, rules=Rules(tenant_entries_max=2))
+    await made.engine.cancel(await restart(made), actor="operator:ann")
+    await restart(made)
+    with pytest.raises(LimitExceeded):
+        await restart(made)
 
 
 async def test_a_tenant_that_has_filled_its_share_still_cancels_and_approves(store: Store) -> None:

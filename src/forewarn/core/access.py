@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from hashlib import sha256
+
+import msgspec
 
 from forewarn.core.model import Claim, Entry, EntryKind, Event, Maintenance, Scope, ScopeKind, VirtualMachine
 from forewarn.core.selection import EVERYTHING, Selection
@@ -46,6 +49,11 @@ class Owned:
 
     scopes: frozenset[str] = frozenset()
     vms: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> str:
+        """Digest of the names, by which whatever counts for a tenant counts for all of its tokens together."""
+        return sha256(msgspec.json.encode((sorted(self.scopes), sorted(self.vms)))).hexdigest()
 
     def has_vm(self, vm: VirtualMachine, scope: Scope | None = None) -> bool:
         """Whether the VM belongs to it.

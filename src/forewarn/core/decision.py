@@ -48,7 +48,8 @@ class Rules:
             no limit.
         policy_delay: How long what a policy has approved is shown as Scheduled at least.
         deferrals_max: How often one maintenance may be put off.
-        tenant_entries_max: Ledger entries of one tenant in 24 hours, beyond which its user operations are refused.
+        tenant_entries_max: Ledger entries that one tenant may make in 24 hours for its user operations; then further
+            user operations are refused.
         vigilance: What is looked for that no transition says.
     """
 

@@ -284,6 +284,7 @@ class Maintenance:
         is_at_once_unwarned: Whether it starts without waiting when none of its VMs can be warned (R70a).
         moved_from: What NotBefore would be without quiet hours; None: they did not move it.
         moved_by: Names of the scopes, or VMs that stand alone, whose quiet hours moved it.
+        tenant_key: Tenant that asked for it, as `Owned.key`; None if no tenant did.
     """
 
     id: str
@@ -317,6 +318,7 @@ class Maintenance:
     is_at_once_unwarned: bool = False
     moved_from: datetime | None = None
     moved_by: tuple[str, ...] = ()
+    tenant_key: str | None = None
 
     @property
     def vms(self) -> tuple[str, ...]:

@@ -283,8 +283,17 @@ class Reader(NotifyingReader, Protocol):
         """
         ...
 
-    def nth_newest_at(self, actor: str, count: int) -> datetime | None:
-        """The moment of an actor's entry that is the `count`-th from the end; None: it has fewer."""
+    def nth_newest_of_tenant(self, tenant_key: str, since: datetime, count: int) -> datetime | None:
+        """Return the moment of the `count`-th newest entry that tenants made for the operations of one tenant.
+
+        Args:
+            tenant_key: The tenant, as `Owned.key`.
+            since: Operations that it asked for before do not count.
+            count: From the end, beginning with 1.
+
+        Returns:
+            The moment; None if there are fewer entries.
+        """
         ...
 
     def counts(self) -> Mapping[MaintenanceState, int]:

@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
-from forewarn.core.access import Owned, Token
+from forewarn.core.access import Owned, Role, Token
 from forewarn.core.chain import Chain, Link, LinkPage
 from forewarn.core.clock_jump import Jump
 from forewarn.core.decision import Document
@@ -231,9 +231,13 @@ class MemoryReader(MemoryNotifyingReader):
         count = len(index) - entries_max
         return self._tables.ledger.rows[index[count - 1][0]][1].at if count > 0 else None
 
-    def nth_newest_at(self, actor: str, count: int) -> datetime | None:
-        index = self._tables.entries_by.group(actor)
-        return self._tables.ledger.rows[index[-count][0]][1].at if len(index) >= count else None
+    def nth_newest_of_tenant(self, tenant_key: str, since: datetime, count: int) -> datetime | None:
+        operations = self._tables.by_tenant.group(tenant_key)
+        ids = [maintenance_id for _, maintenance_id in operations[bisect_left(operations, (since,)) :]]
+        numbers = sorted(number for each in ids for (number,) in self._tables.entries_of.group(each))
+        entries = [self._tables.ledger.rows[number][1] for number in numbers]
+        made = [entry.at for entry in entries if entry.actor.startswith(f"{Role.TENANT}:")]
+        return made[-count] if len(made) >= count else None
 
     def links(self, after: int | None, limit: int) -> LinkPage:
         kept = [self._tables.entries_by_sequence.group(ALL), *(self._tables.forgotten_in.group(c) for c in Chain)]

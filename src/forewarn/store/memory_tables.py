@@ -214,8 +214,9 @@ class Tables:
         self.by_state: Index[Maintenance] = Index(lambda m: (m.state, (m.sequence, m.id)))
         self.due: Index[Maintenance] = Index(_due_place)
         self.ended: Index[Maintenance] = Index(_ended_place)
+        self.by_tenant: Index[Maintenance] = Index(_tenant_place, is_fixed=True)
         self.maintenances: Table[Maintenance] = Table(
-            "maintenance", self._log, self.by_sequence, self.by_state, self.due, self.ended
+            "maintenance", self._log, self.by_sequence, self.by_state, self.due, self.ended, self.by_tenant
         )
         self.holders = Holders()
         self.claims: Table[Maintenance] = Table("claims of maintenance", self._log, self.holders)
@@ -229,7 +230,6 @@ class Tables:
         self.entries_of: Index[Numbered] = Index(_entry_place)
         self.loose_entries: Index[Numbered] = Index(_loose_entry_place)
         self.entries_in: Index[Numbered] = Index(lambda e: (e[2], (e[0],)), is_fixed=True)
-        self.entries_by: Index[Numbered] = Index(lambda e: (e[1].actor, (e[0],)), is_fixed=True)
         self.ledger: Table[Numbered] = Table(
             "ledger entry",
             self._log,
@@ -237,7 +237,6 @@ class Tables:
             self.entries_of,
             self.loose_entries,
             self.entries_in,
-            self.entries_by,
         )
         self.forgotten_in: Index[Link] = Index(lambda each: (each.chain, (each.sequence,)), is_fixed=True)
         self.forgotten: Table[Link] = Table("forgotten ledger entry", self._log, self.forgotten_in)
@@ -277,6 +276,12 @@ def _ended_place(maintenance: Maintenance) -> Place | None:
     if maintenance.ended_at is None:
         return None
     return (ALL, (maintenance.ended_at, maintenance.sequence, maintenance.id))
+
+
+def _tenant_place(maintenance: Maintenance) -> Place | None:
+    if maintenance.tenant_key is None:
+        return None
+    return (maintenance.tenant_key, (maintenance.created_at, maintenance.id))
 
 
 def _entry_place(numbered: Numbered) -> Place | None:

@@ -259,10 +259,13 @@ class SqlReader(SqlNotifyingReader):
     def links(self, after: int | None, limit: int) -> LinkPage:
         return read_links(self._connection, after, limit)
 
-    def nth_newest_at(self, actor: str, count: int) -> datetime | None:
-        c = t.ledger.c
-        query = sa.select(c.at).where(c.actor == actor).order_by(c.sequence.desc()).offset(count - 1).limit(1)
-        return self._connection.execute(query).scalar()
+    def nth_newest_of_tenant(self, tenant_key: str, since: datetime, count: int) -> datetime | None:
+        c, m = t.ledger.c, t.maintenance.c
+        query = sa.select(c.at).join(t.maintenance, m.id == c.maintenance_id)
+        query = query.where(m.tenant_key == tenant_key, m.created_at >= since, c.actor.startswith(f"{Role.TENANT}:"))
+        # By a sum and not by the column, or a database may go back through the whole ledger for the sake of its order.
+        newest_first = (c.sequence + 0).desc()
+        return self._connection.execute(query.order_by(newest_first).offset(count - 1).limit(1)).scalar()
 
     def counts(self) -> Mapping[MaintenanceState, int]:
         query = sa.select(t.maintenance.c.state, sa.func.count()).group_by(t.maintenance.c.state)

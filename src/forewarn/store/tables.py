@@ -302,7 +302,15 @@ maintenance = sa.Table(
     _required("is_at_once_unwarned", sa.Boolean, server_default=sa.false()),
     sa.Column("moved_from", Moment),
     sa.Column("moved_by", AddedNames),
+    sa.Column("tenant_key", sa.String),
     sa.Index("ix_maintenance_state_sequence", "state", "sequence"),
+    sa.Index(
+        "ix_maintenance_tenant",
+        "tenant_key",
+        "created_at",
+        sqlite_where=sa.text("tenant_key IS NOT NULL"),
+        postgresql_where=sa.text("tenant_key IS NOT NULL"),
+    ),
 )
 
 claim = sa.Table(

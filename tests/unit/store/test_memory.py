@@ -234,14 +234,17 @@ WORLD = Changes(
     maintenances={
         "m-1": maintenance(vm("a", scope="web"), id="m-1", sequence=1, not_before=NOW),
         "m-2": maintenance(vm("b", scope="web"), vm("c"), id="m-2", sequence=2, type=EventType.TERMINATE),
-        "m-3": maintenance(vm("c"), id="m-3", sequence=3, state=S.COMPLETED, ended_at=NOW),
+        "m-3": replace(maintenance(vm("c"), id="m-3", sequence=3, state=S.COMPLETED, ended_at=NOW), tenant_key="red"),
     },
     events={
         f"E-{n}": an_event(id=f"E-{n}", sequence=10 + n, maintenance_id=f"m-{n}", audience=KEYS[n - 1])
         for n in (1, 2, 3)
     },
     created={"m-1", "m-2", "m-3", "E-1", "E-2", "E-3"},
-    entries=[Entry(kind=EntryKind.QUEUED, at=NOW, actor="forewarn", maintenance_id=i) for i in (None, "m-1", "m-3")],
+    entries=[
+        *(Entry(kind=EntryKind.QUEUED, at=NOW, actor="forewarn", maintenance_id=i) for i in (None, "m-1", "m-3")),
+        Entry(kind=EntryKind.CANCELED, at=NOW, actor="tenant:ann", maintenance_id="m-3"),
+    ],
 )
 """What there is at first, so that nearly everything that is drawn finds something to change."""
 
@@ -375,7 +378,12 @@ def told(reader: Reader) -> Mapping[str, object]:
             [(e.sequence, e) for e in reader.entries(after=after, limit=2, newest=True).items] for after in (0, 1, 4)
         ],
         "links": lambda: all_links(reader),
-        "nth newest": lambda: [reader.nth_newest_at(who, n) for who in ("forewarn", "operator:ann") for n in (1, 2)],
+        "nth newest of a tenant": lambda: [
+            reader.nth_newest_of_tenant(key, NOW + minutes(since), n)
+            for key in ("red", "blue")
+            for since in (0, 1)
+            for n in (1, 2)
+        ],
         "excess": lambda: [reader.excess_until(count) for count in (0, 1, 3, 50)],
         "counts": lambda: dict(reader.counts()),
         "next due": lambda: [reader.next_due_at(), reader.next_due_at(iter(["m-1", "m-2"]))],
