@@ -289,6 +289,11 @@ class Settings(BaseSettings):
         description="Share of the hosts, scopes or VMs that an inventory may remove without confirmation, rounded up; "
         "both limits apply. Below 1, the last one is never removed without confirmation.",
     )
+    hosts_may_join_scopes: bool = Field(
+        default=True,
+        description="Whether a host, with its own token, may add a VM to a declared scope of which it runs no VM yet. "
+        "VMs of a scope see and approve its events.",
+    )
     metadata_listen: str = Field("127.0.0.1:8169", description="Address of the metadata endpoint; several with commas.")
     metadata_host_names: str = Field(
         "",
@@ -754,6 +759,7 @@ class Settings(BaseSettings):
             policy_delay=self.policy_delay,
             deferrals_max=self.deferrals_max,
             tenant_entries_max=self.ledger_entries_per_tenant_a_day,
+            hosts_may_join_scopes=self.hosts_may_join_scopes,
             vigilance=Vigilance(
                 unseen_before=self.unseen_before,
                 late_start_after=self.late_start_after,

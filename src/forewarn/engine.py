@@ -23,6 +23,8 @@ from forewarn.core.difference import (
     check_host_removals,
     check_removals,
     compare,
+    show_joined,
+    show_removed,
 )
 from forewarn.core.fault import Place
 from forewarn.core.inventory import (
@@ -112,6 +114,8 @@ class _Declaration:
         scopes: The scopes that these VMs have before and after, by name.
         change: How many VMs it changes.
         version: Of the inventory that it was compared with; None: that of the same transaction.
+        is_confirmed: Whether it may remove any number.
+        host: The host that was declared; None: the whole inventory was.
         whole: The whole inventory afterwards; None where a part was declared.
     """
 
@@ -119,6 +123,8 @@ class _Declaration:
     after: Inventory
     scopes: tuple[Mapping[str, Scope], Mapping[str, Scope]]
     change: InventoryChange
+    is_confirmed: bool
+    host: str | None = None
     version: int | None = None
     whole: Inventory | None = None
 
@@ -126,6 +132,19 @@ class _Declaration:
     def is_empty(self) -> bool:
         """Whether nothing differs."""
         return self.before == self.after
+
+    @property
+    def reason(self) -> str:
+        """What the ledger says of it."""
+        change = self.change
+        words = [f"{change.added} added, {change.changed} changed, {change.removed} removed"]
+        removed = show_removed(self.before, self.after) if self.is_confirmed else ""
+        if removed:
+            words.append(f"removal confirmed: {removed}")
+        joined = show_joined(self.before, self.after) if self.host is not None else ""
+        if joined:
+            words.append(f"joined scopes: {joined}")
+        return ("" if self.host is None else f"host {self.host}: ") + "; ".join(words)
 
 
 class _OutdatedError(Exception):
@@ -400,8 +419,8 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             actor: Who declares it.
             key: Of the request.
             is_first: Only if nothing was ever declared; or else nothing happens.
-            removals: How much it may remove; None: any number. What the service declared for itself at its first start
-                may always be replaced.
+            removals: How much it may remove; None: any number, and the ledger says that it was confirmed. What the
+                service declared for itself at its first start may always be replaced.
 
         Returns:
             How many VMs were added, changed, removed and left as they were.
@@ -421,7 +440,15 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             merged, change = apply_inventory(before, inventory, ())
             less, more = only_changes(before, merged)
             scopes = _by_name(before.scopes), _by_name(merged.scopes)
-            return _Declaration(before=less, after=more, scopes=scopes, change=change, version=version, whole=merged)
+            return _Declaration(
+                before=less,
+                after=more,
+                scopes=scopes,
+                change=change,
+                is_confirmed=removals is None,
+                version=version,
+                whole=merged,
+            )
 
         # Worked out before the transaction: approvals wait for that, and not for the comparison of two large files.
         for _ in range(_PLANS_MAX):
@@ -448,9 +475,11 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             declared: What the host runs.
             actor: Who declares it.
             key: Of the request.
-            removals: How many of the host's VMs it may remove; None: any number.
+            removals: How many of the host's VMs it may remove; None: any number, and the ledger says that it was
+                confirmed.
             is_host: Whether the host itself does, and not an operator: of other hosts' VMs it may take over only those
-                that a maintenance carries over, or did up to five minutes ago.
+                that a maintenance carries over, or did up to five minutes ago; and where `hosts_may_join_scopes` is
+                off, it may put VMs only into scopes that are new or that it runs VMs of.
 
         Returns:
             As `apply_inventory`, of all VMs.
@@ -472,7 +501,8 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             moving = None
             if is_host:
                 moving = moving_vms([*active, *tx.ended_since(self._now(tx) - _MOVED_LATELY, _MOVED_MAX)])
-            after = with_host(part, declared, active, moving)
+            may_join = not is_host or self.rules.hosts_may_join_scopes
+            after = with_host(part, declared, active, moving, may_join=may_join)
             if removals is not None:
                 check_host_removals(declared.host, part, after, removals)
             merged, change = apply_inventory(part, after, active)
@@ -480,9 +510,16 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             elsewhere = max(self.identity.vm_count - len(part.vms), 0)
             scopes = _by_name(part.scopes), _by_name(merged.scopes)
             change = replace(change, unchanged=change.unchanged + elsewhere)
-            return _Declaration(before=less, after=more, scopes=scopes, change=change)
+            return _Declaration(
+                before=less,
+                after=more,
+                scopes=scopes,
+                change=change,
+                is_confirmed=removals is None,
+                host=declared.host,
+            )
 
-        return await self._declare(plan, None, actor=actor, key=key, about=f"host {declared.host}")
+        return await self._declare(plan, None, actor=actor, key=key)
 
     async def compare_inventory(
         self, inventory: Inventory, removals: RemovalLimit | None
@@ -519,7 +556,6 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         *,
         actor: str,
         key: Key | None = None,
-        about: str = "",
     ) -> InventoryChange:
         """Declare what `plan` says; None: leave what is declared as it is.
 
@@ -547,8 +583,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             if key is not None:
                 tx.keep_outcome(Outcome(key=key.key, fingerprint=key.fingerprint, content=asdict(change), at=draft.now))
             tx.replace_inventory(declaration.after, fingerprint or tx.fingerprint() or "", declaration.before)
-            words = f"{change.added} added, {change.changed} changed, {change.removed} removed"
-            draft.note(EntryKind.INVENTORY_APPLIED, reason=f"{about}: {words}" if about else words)
+            draft.note(EntryKind.INVENTORY_APPLIED, reason=declaration.reason)
             changes = draft.finish()
             tx.save(changes)
             if declaration.whole is not None and len(before) + len(after) > _CHANGED_MAX:

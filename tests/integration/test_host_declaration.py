@@ -133,6 +133,30 @@ def test_it_takes_no_vm_away_from_another_host_and_is_not_told_which(api: httpx.
     assert message == "host host-2: address 127.9.0.1 of vm thief is that of another vm"
 
 
+def test_what_it_puts_into_a_scope_is_named_in_the_ledger(api: httpx.Client, host_2: httpx.Client) -> None:
+    said = {"vms": [WEB_1, {"name": "thief", "host": "host-2", "scope": "web"}], "scopes": INVENTORY["scopes"]}
+    host_2.put("/v1/hosts/host-2/vms", json=said).raise_for_status()
+    entry = api.get("/v1/ledger", params={"newest": True, "limit": 1}).json()["items"][-1]
+    assert entry["actor"] == "host:host-2"
+    assert entry["reason"] == "host host-2: 1 added, 0 changed, 0 removed; joined scopes: thief (web)"
+
+
+def test_where_hosts_may_not_join_scopes_it_joins_none_that_it_runs_no_vm_of(tmp_path: Path) -> None:
+    with running(tmp_path, hosts_may_join_scopes=False) as service, service.operator() as operator:
+        operator.put("/v1/inventory?remove_missing=true", json=INVENTORY | {"vms": INVENTORY["vms"][:1]})
+        token = operator.post("/v1/hosts/host-2/tokens").json()["token"]
+        said = {"vms": [WEB_1 | {"scope": "web"}], "scopes": INVENTORY["scopes"]}
+        headers = {"authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=operator.base_url, headers=headers, trust_env=False, timeout=20) as host:
+            message = error(host.put("/v1/hosts/host-2/vms", json=said), 409, "conflict")["message"]
+            assert (
+                "may not put vm web-1 into scope web, of which it runs no VM (hosts_may_join_scopes is off)" in message
+            )
+            assert list(vms(operator)) == ["web-0"]
+            operator.put("/v1/hosts/host-2/vms", json=said).raise_for_status()
+            host.put("/v1/hosts/host-2/vms", json=said).raise_for_status()
+
+
 @pytest.mark.parametrize("kind", ["Freeze", "Redeploy", "Reboot"])
 def test_it_takes_over_what_a_maintenance_carries_there_once_it_has_started(
     kind: str, api: httpx.Client, host_2: httpx.Client

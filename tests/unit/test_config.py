@@ -84,8 +84,14 @@ def test_numbers_and_literals_are_read_from_the_environment(monkeypatch: pytest.
 
 def test_rules_and_dialect_take_over_every_switch() -> None:
     settings = load_settings(
-        initial_incarnation=0, start_delay="1s", cloud="china", notbefore_2017_03_01="rfc1123", post_body="document"
+        initial_incarnation=0,
+        start_delay="1s",
+        hosts_may_join_scopes=False,
+        cloud="china",
+        notbefore_2017_03_01="rfc1123",
+        post_body="document",
     )
+    assert not settings.rules.hosts_may_join_scopes
     assert (settings.rules.initial_incarnation, settings.rules.start_delay) == (0, timedelta(seconds=1))
     dialect = settings.dialect
     assert (dialect.cloud, dialect.notbefore_2017_03_01, dialect.post_body) == ("china", "rfc1123", "document")

@@ -70,7 +70,8 @@ async def declare(  # noqa: PLR0913 - what FastAPI hands over
     A VM that moved here is here from now on. A VM that is no longer among them is removed, but not while a maintenance
     holds it. More than `inventory_removals_max` or `inventory_removals_share_max` of the host's VMs are removed only
     with `remove_missing`. With a host's own token, a VM of another host can be taken over only while a Freeze or
-    Redeploy that has started carries it over, and for five minutes after its end.
+    Redeploy that has started carries it over, and for five minutes after its end. With `hosts_may_join_scopes` off, it
+    can also put a VM only into a scope that is new or of which it runs VMs already.
     """
     declared = to_host_declaration(name, body)
     removals = None if remove_missing else context.removals

@@ -50,6 +50,7 @@ class Rules:
         deferrals_max: How often one maintenance may be put off.
         tenant_entries_max: Ledger entries that one tenant may make in 24 hours for its user operations; then further
             user operations are refused.
+        hosts_may_join_scopes: Whether a host, with its own token, may put VMs into scopes of which it runs none yet.
         vigilance: What is looked for that no transition says.
     """
 
@@ -63,6 +64,7 @@ class Rules:
     policy_delay: timedelta = timedelta(seconds=5)
     deferrals_max: int = 20
     tenant_entries_max: int = 1000
+    hosts_may_join_scopes: bool = True
     vigilance: Vigilance = field(default_factory=Vigilance)
 
 

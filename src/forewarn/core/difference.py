@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ __all__ = [
     "check_host_removals",
     "check_removals",
     "compare",
+    "show_joined",
+    "show_removed",
 ]
 
 T = TypeVar("T", Host, Scope, VirtualMachine)
@@ -88,6 +90,26 @@ def _differ(before: Iterable[T], after: Iterable[T]) -> Difference:
     )
 
 
+def show_removed(before: Inventory, after: Inventory) -> str:
+    """Return how many hosts, scopes and VMs were removed, as in ``1 host, 28 VMs``; empty if none were."""
+    counts = [
+        (word, len({each.name for each in old} - {each.name for each in new}))
+        for word, old, new in (
+            ("host", before.hosts, after.hosts),
+            ("scope", before.scopes, after.scopes),
+            ("VM", before.vms, after.vms),
+        )
+    ]
+    return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for word, count in counts if count)
+
+
+def show_joined(before: Inventory, after: Inventory) -> str:
+    """Return which VMs are in a scope that they were not in, as in ``web-7 (web)``; empty if none are."""
+    scopes = {vm.name: vm.scope for vm in before.vms}
+    joined = sorted((vm.name, vm.scope) for vm in after.vms if vm.scope not in {None, scopes.get(vm.name)})
+    return _some([f"{name} ({scope})" for name, scope in joined])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalLimit:
     """How many hosts, scopes and VMs a declaration may remove without saying so; each kind is counted apart.
@@ -145,11 +167,15 @@ def _check_kind(word: str, before: Collection[str], after: set[str], limit: Remo
     is_emptied = len(removed) == len(before) and limit.share_max < 1
     if not removed or (len(removed) <= limit.allowed(len(before)) and not is_emptied):
         return
-    names = ", ".join(removed[:_NAMES_SHOWN])
-    more = f" and {len(removed) - _NAMES_SHOWN} more" if len(removed) > _NAMES_SHOWN else ""
+    allowed = 0 if is_emptied and len(before) == 1 else limit.allowed(len(before))
     msg = (
-        f"this inventory removes {len(removed)} of {len(before)} {word} ({names}{more}); without confirmation at most "
-        f"{0 if is_emptied and len(before) == 1 else limit.allowed(len(before))} may be removed: to remove them, pass "
-        "--remove-missing (in the API remove_missing=true)"
+        f"this inventory removes {len(removed)} of {len(before)} {word} ({_some(removed)}); without confirmation at "
+        f"most {allowed} may be removed: to remove them, pass --remove-missing (in the API remove_missing=true)"
     )
     raise TooManyRemovals(msg, removed=len(removed), of=len(before), kind=word, names=removed[:100])
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

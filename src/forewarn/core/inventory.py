@@ -13,6 +13,7 @@ from forewarn.core.model import (
     MaintenanceState,
     PowerState,
     Scope,
+    ScopeKind,
     VirtualMachine,
     audience_key,
 )
@@ -89,6 +90,8 @@ def with_host(
     declared: HostDeclaration,
     active: Iterable[Maintenance],
     may_take: Collection[str] | None = None,
+    *,
+    may_join: bool = True,
 ) -> Inventory:
     """The inventory when one host runs that, and all others what they ran before.
 
@@ -101,12 +104,15 @@ def with_host(
         active: The active maintenances.
         may_take: VMs of other hosts that it may take over; None: all. A host that speaks for itself, with its own
             token, is not told of others, so an error names none of them.
+        may_join: Whether it may put a VM into a declared scope of which it ran no VM before. Whoever is in a scope
+            sees and approves its events.
 
     Returns:
         What to declare; see `apply_inventory`.
 
     Raises:
-        Conflict: An address belongs to a VM of another host, a scope is of another kind, or a VM may not be taken over.
+        Conflict: An address belongs to a VM of another host, a scope is of another kind, or a VM may not be taken over
+            or not be put into its scope.
     """
     held = {vm for maintenance in active for vm in maintenance.vms}
     before = {vm.name: vm for vm in current.vms}
@@ -115,6 +121,8 @@ def with_host(
         vm.name: _with_unknown(vm, before.get(vm.name), declared) for vm in declared.vms if vm.name not in elsewhere
     }
     _refuse_foreign_vms(declared.host, here, before, may_take)
+    if not may_join:
+        _refuse_foreign_scopes(declared.host, here.values(), before, current.scopes)
     kept = [vm for vm in current.vms if vm.name in here or vm.host != declared.host or vm.name in held]
     vms = [here.pop(vm.name, vm) for vm in kept]
     _refuse_foreign_addresses(declared.host, vms, here.values(), is_told=may_take is None)
@@ -161,6 +169,21 @@ def _refuse_foreign_vms(
                 "it moves while a Freeze or Redeploy carries it over, or when an operator declares it here"
             )
             raise Conflict(msg, vm=name, host=host)
+
+
+def _refuse_foreign_scopes(
+    host: str, here: Iterable[VirtualMachine], before: Mapping[str, VirtualMachine], scopes: Iterable[Scope]
+) -> None:
+    """A VM stays in the scope that it was in, and may go into one that is new or that the host has VMs of."""
+    own = {vm.scope for vm in before.values() if vm.host == host}
+    foreign = {scope.name for scope in scopes if scope.kind is not ScopeKind.STANDALONE} - own
+    for vm in here:
+        if vm.scope in foreign and (vm.name not in before or before[vm.name].scope != vm.scope):
+            msg = (
+                f"host {host} may not put vm {vm.name} into scope {vm.scope}, of which it runs no VM "
+                "(hosts_may_join_scopes is off): declare the VM with an operator's token first"
+            )
+            raise Conflict(msg, vm=vm.name, host=host, scope=vm.scope)
 
 
 def _refuse_foreign_addresses(

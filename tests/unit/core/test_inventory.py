@@ -13,6 +13,7 @@ from forewarn.core.model import (
     NotificationProfile,
     PowerState,
     Scope,
+    ScopeKind,
     VirtualMachine,
 )
 from forewarn.errors import Conflict
@@ -183,6 +184,32 @@ def test_a_host_takes_over_only_those_vms_of_others_that_it_may() -> None:
     assert with_host(before, said, [], may_take={"a"}).vms == (vm("a"),)
     assert with_host(before, replace(said, idle=frozenset({"a"})), [], may_take=()).vms == before.vms
     assert with_host(declared(), said, [], may_take=()).vms == (vm("a"),)
+
+
+def test_a_host_that_may_not_join_scopes_adds_vms_only_to_scopes_that_it_runs_vms_of() -> None:
+    elsewhere = vm("a", host="host-2", scope="web")
+    before = declared(elsewhere, vm("lone"), scopes=(availability_set(),))
+    new = says(vm("lone"), vm("b", scope="web"), scopes=(availability_set(),))
+    with pytest.raises(Conflict, match="may not put vm b into scope web, of which it runs no VM") as refused:
+        with_host(before, new, [], may_take=(), may_join=False)
+    assert "host-2" not in str(refused.value)
+    changed = says(vm("lone", scope="web"), scopes=(availability_set(),), known={"lone": frozenset({"scope"})})
+    with pytest.raises(Conflict, match="may not put vm lone into scope web"):
+        with_host(before, changed, [], may_take=(), may_join=False)
+    here = replace(before, vms=(*before.vms, vm("c", scope="web")))
+    assert vm("b", scope="web") in with_host(here, new, [], may_take=(), may_join=False).vms
+    assert vm("b", scope="web") in with_host(before, new, [], may_take=()).vms
+
+
+def test_a_host_that_may_not_join_scopes_takes_over_a_member_and_makes_scopes_of_its_own() -> None:
+    before = declared(vm("a", host="host-2", scope="web"), scopes=(availability_set(),))
+    said = says(vm("a", scope="web"), scopes=(availability_set(),), known={"a": frozenset({"scope"})})
+    assert with_host(before, said, [], may_take={"a"}, may_join=False).vms == (vm("a", scope="web"),)
+    assert with_host(Inventory(), said, [], may_take=(), may_join=False).vms == (vm("a", scope="web"),)
+    alone = Scope(name="alone", kind=ScopeKind.STANDALONE)
+    said = says(vm("b", scope="alone"), scopes=(alone,))
+    before = declared(vm("a", host="host-2", scope="alone"), scopes=(alone,))
+    assert vm("b", scope="alone") in with_host(before, said, [], may_take=(), may_join=False).vms
 
 
 @pytest.mark.parametrize("kind", EventType)
