@@ -234,6 +234,21 @@ async def send_headers(crew: Attackers) -> None:
     await crew.all(flood, 200)
 
 
+async def guess_tokens(crew: Attackers) -> None:
+    """100 strangers try tokens, over a new connection each time, and do not wait as they are told."""
+
+    async def guess() -> None:
+        reader, writer = await crew.connect()
+        try:
+            writer.write(crew.request("GET", "/v1/vms", headers={"Authorization": f"Bearer {uuid.uuid4().hex}"}))
+            status, _, _ = await _answer(reader)
+            crew.count[str(status)] += 1
+        finally:
+            await _close(writer)
+
+    await crew.all(guess, 100)
+
+
 async def trickle(crew: Attackers) -> None:
     """200 strangers send a byte a second."""
 
@@ -265,6 +280,7 @@ ATTACKS: dict[str, Callable[[Attackers], Awaitable[None]]] = {
     "restarts": restart_and_cancel,
     "inventory": apply_inventory,
     "idle": stay_idle,
+    "guess": guess_tokens,
     "headers": send_headers,
     "trickle": trickle,
 }

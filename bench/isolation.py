@@ -250,6 +250,7 @@ def _attacks(service: _Service) -> list[Attack]:
             work={"headers": tenant, "vm": vm},
         ),
         Attack(name="idle", title="1,500 idle strangers", calls=everybody, memory=True),
+        Attack(name="guess", title="100 strangers try tokens without a pause", calls=everybody, memory=True),
         Attack(name="trickle", title="200 strangers send a byte a second", calls=everybody, memory=True),
         Attack(
             name="headers",

@@ -80,7 +80,8 @@ def test_after_too_many_refusals_of_a_kind_requests_of_that_kind_are_refused_unr
         held.note_refused(Use.WATCHES, 0.0)
     exceeded = held.refuse_unread(Use.WATCHES, 0.0)
     assert exceeded is not None
-    assert (exceeded.use, exceeded.retry_after_s) == (Use.REFUSALS, pytest.approx(10.0))
+    assert exceeded.use is Use.REFUSALS
+    assert exceeded.retry_after_s == pytest.approx(10.0)
     assert held.limited == {Use.REFUSALS: 1}
     assert held.refuse_unread(Use.CHANGES, 0.0) is None
     assert held.refuse_unread(Use.WATCHES, 10.1) is None
