@@ -187,6 +187,7 @@ class _Service:
                 "path": f"/v1/hosts/{host_name(3)}/watch",
                 "headers": {"Authorization": f"Bearer {token_of(host_name(3))}"},
                 "stream": True,
+                "every_s": 0.5,
             },
         }
 

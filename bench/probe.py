@@ -9,7 +9,8 @@ It is told, in lines of JSON, what to ``do``:
   each by name, and with what went wrong.
 
 A call names ``port``, ``method``, ``path``, ``headers``, ``body`` and the local ``address`` to ask from. A call with
-``fresh`` opens a connection for each request; the others keep theirs. Of a ``stream`` only the first line is read.
+``fresh`` opens a connection for each request; the others keep theirs. Of a ``stream`` only the first line is read. With
+``every_s`` it is made less often than the others.
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ def measure(calls: dict[str, dict[str, Any]], seconds: float) -> dict[str, Any]:
 
     def go_on(name: str, call: dict[str, Any]) -> None:
         caller = Caller(call)
-        for number in range(int(seconds / _EVERY_S)):
-            due_s = begins_s + number * _EVERY_S
+        every_s = call.get("every_s", _EVERY_S)
+        for number in range(int(seconds / every_s)):
+            due_s = begins_s + number * every_s
             time.sleep(max(due_s - time.monotonic(), 0))
             try:
                 status = caller.ask()

@@ -228,7 +228,7 @@ class _HostBudget(_RoleBudget):
     live_pages_max: int = Field(1, ge=1)
     body_size_bytes_max: int = Field(8 << 20, ge=256)
     changes_per_minute_max: int = Field(6000, ge=1)
-    watch_starts_per_minute_max: int = Field(60, ge=1)
+    watch_starts_per_minute_max: int = Field(120, ge=1)
     refusals_per_minute_max: int = Field(120, ge=1)
 
 
@@ -337,7 +337,9 @@ class Settings(BaseSettings):
         description="Requests per minute and address from callers who are not known, a sixth of it at once; beyond it, "
         "callers who were not known before are refused unread. Addresses in control_proxies are exempt.",
     )
-    unknown_requests_per_minute_max: int = Field(6000, ge=1, description="The same, of all addresses together.")
+    unknown_requests_per_minute_max: int = Field(
+        3000, ge=1, description="The same, of all addresses together; a fifteenth of it at once."
+    )
     auth_failures_max: int = Field(
         20, ge=1, description="Calls without a valid token per minute and address; then such get 429."
     )

@@ -162,7 +162,7 @@ STRANGER = "127.0.7.7"
 @pytest.fixture
 def wary(tmp_path: Path) -> Iterator[Running]:
     """A service that takes little from callers who are not known."""
-    with running(tmp_path, unknown_requests_per_address_minute_max=60, unknown_requests_per_minute_max=120) as started:
+    with running(tmp_path, unknown_requests_per_address_minute_max=60, unknown_requests_per_minute_max=300) as started:
         yield started
 
 

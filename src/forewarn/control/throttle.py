@@ -29,8 +29,9 @@ _ADDRESSES_MAX = 20_000
 UNKNOWN = "unknown-requests"
 """The limit of callers who are not known, as metrics name it."""
 
-_BURST_SHARE = 6
-"""Strangers may send so much less than those of a minute at once: each costs as much as an answer."""
+_ADDRESS_BURST_S = 10
+_UNKNOWN_BURST_S = 4
+"""At once, strangers may send what is allowed in so many seconds: each request costs as much as an answer."""
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NAMES = frozenset({b"authorization", b"cookie"})
@@ -56,8 +57,8 @@ def use_of(method: str, path: str) -> Use:
     return Use.WATCHES if path.endswith("/watch") else Use.REQUESTS
 
 
-def _bucket(per_minute_max: int) -> Bucket:
-    return Bucket(per_minute_max, max(1.0, per_minute_max / _BURST_SHARE))
+def _bucket(per_minute_max: int, burst_s: float) -> Bucket:
+    return Bucket(per_minute_max, max(1.0, per_minute_max * burst_s / 60))
 
 
 class Throttle:
@@ -76,7 +77,7 @@ class Throttle:
         self.refused: Counter[str] = Counter({Use.REFUSALS.value: 0, UNKNOWN: 0})
         self._per_address_max = per_address_max
         self._proxies = proxies
-        self._unknown = _bucket(unknown_max)
+        self._unknown = _bucket(unknown_max, _UNKNOWN_BURST_S)
         self._addresses: OrderedDict[str, Bucket] = OrderedDict()
         self._known: OrderedDict[Credential, Account] = OrderedDict()
 
@@ -121,6 +122,6 @@ class Throttle:
         if bucket is None:
             if len(self._addresses) >= _ADDRESSES_MAX:
                 self._addresses.popitem(last=False)
-            bucket = self._addresses[key] = _bucket(self._per_address_max)
+            bucket = self._addresses[key] = _bucket(self._per_address_max, _ADDRESS_BURST_S)
         self._addresses.move_to_end(key)
         return bucket
