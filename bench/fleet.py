@@ -8,7 +8,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from bench.postgresql import open_engine
-from forewarn.auth import digest
+from forewarn.secret import digest
 from forewarn.core.access import Role, Token
 from forewarn.core.decision import Changes
 from forewarn.core.inventory import Inventory

@@ -43,6 +43,8 @@ _MEMORY_MIB = 64.0
 _HEADER_BYTES = 1_500_000_000
 _READY_S = 120.0
 _SETTLE_S = 1.0
+_IN_A_PROCESS = "test_a_large_inventory_is_read_in_a_process_of_its_own"
+_BY_HOST = "test_a_change_of_one_host_reads_that_host_only"
 _JSON = {"Content-Type": "application/json"}
 _ATTACKER, _VICTIM = 1, 30
 """Numbers of two VMs; they are on different hosts and of different owners."""
@@ -60,10 +62,12 @@ class Attack:
         is_at_endpoint: Whether it goes to the metadata endpoint.
         has_changes: Whether an operator changes something all the while.
         memory: Whether the memory of the service is measured as well.
+        test: The test that holds what keeps the attack from others.
     """
 
     name: str
     title: str
+    test: str
     calls: tuple[str, ...]
     work: dict[str, Any] = field(default_factory=dict)
     is_at_endpoint: bool = False
@@ -100,8 +104,8 @@ def write_page(part: dict[str, Any]) -> None:
     lines = [
         _PREFACE,
         "",
-        "| attack | worst call | calm | attacked | allowed | failed calls | memory |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| they try | worst call | calm | attacked | allowed | failed calls | memory | held by |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
     ]
     for attack in part["raw"]["attacks"]:
         calm, hit = attack["calm"]["took_ms"], attack["hit"]["took_ms"]
@@ -110,6 +114,7 @@ def write_page(part: dict[str, Any]) -> None:
         failed = sum(attack["hit"]["wrong"].values())
         grown = f"{max(attack['grown_bytes'], 0) / (1 << 20):.0f} MiB" if attack["has_memory"] else ""
         cells = [attack["title"], worst, *(f"{figure:.0f}" for figure in figures), str(failed), grown]
+        cells.append(f"`tests/integration/{attack['test']}`")
         lines.append(f"| {' | '.join(cells)} |")
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(_BEGIN)
@@ -217,6 +222,7 @@ def _attacks(service: _Service) -> list[Attack]:
         Attack(
             name="approve",
             title="one VM approves 1,000 unknown ids over 200 connections",
+            test="test_endpoint_shares.py::test_the_approval_of_a_vm_does_not_wait_for_the_backlog_of_another",
             calls=everybody,
             work={"address": address_of(_ATTACKER)},
             is_at_endpoint=True,
@@ -224,6 +230,7 @@ def _attacks(service: _Service) -> list[Attack]:
         Attack(
             name="streams",
             title="500 streams of one tenant",
+            test="test_control_budgets.py::test_a_caller_who_goes_on_after_refusals_is_refused_unread_and_only_that_kind_of_request",
             calls=everybody,
             work={"headers": tenant},
             has_changes=True,
@@ -231,31 +238,57 @@ def _attacks(service: _Service) -> list[Attack]:
         Attack(
             name="pages",
             title="60 live pages of one tenant",
+            test="test_dashboard_live.py::test_sixty_pages_of_one_tenant_come_in_turn_with_the_page_of_another",
             calls=everybody,
             work={"headers": session},
             has_changes=True,
         ),
         Attack(
-            name="requests", title="eight callers list requests", calls=everybody, work={"headers": service.operator}
+            name="requests",
+            title="eight callers list requests",
+            test="test_control_requests.py::test_while_requests_are_listed_others_are_answered_and_a_second_listing_waits",
+            calls=everybody,
+            work={"headers": service.operator},
         ),
         Attack(
             name="watches",
             title="205 watches with one stolen host token",
+            test="test_control_budgets.py::test_a_host_that_begins_watches_without_end_is_refused_and_others_are_not",
             calls=(*everybody, "host watch"),
             work={"headers": stolen, "host": host_name(0)},
         ),
         Attack(
             name="restarts",
             title="one tenant restarts and cancels without a pause",
+            test="test_control_budgets.py::test_a_loop_of_changes_of_a_tenant_is_ended_and_does_not_end_those_of_others",
             calls=everybody,
             work={"headers": tenant, "vm": vm},
         ),
-        Attack(name="idle", title="1,500 idle strangers", calls=everybody, memory=True),
-        Attack(name="guess", title="100 strangers try tokens without a pause", calls=everybody, memory=True),
-        Attack(name="trickle", title="200 strangers send a byte a second", calls=everybody, memory=True),
+        Attack(
+            name="idle",
+            title="1,500 idle strangers",
+            test="test_control_hostile.py::test_strangers_from_everywhere_make_room_for_whoever_shows_a_token",
+            calls=everybody,
+            memory=True,
+        ),
+        Attack(
+            name="guess",
+            title="100 strangers try tokens without a pause",
+            test="test_control_budgets.py::test_a_stranger_who_goes_on_is_refused_unread_and_known_callers_of_that_address_are_not",
+            calls=everybody,
+            memory=True,
+        ),
+        Attack(
+            name="trickle",
+            title="200 strangers send a byte a second",
+            test="test_control_hostile.py::test_a_request_that_trickles_is_ended",
+            calls=everybody,
+            memory=True,
+        ),
         Attack(
             name="headers",
             title="200 strangers send 1.5 GB of headers",
+            test="test_control_hostile.py::test_a_connection_that_was_refused_leaves_nothing_for_the_collector_of_cycles",
             calls=everybody,
             work={"bytes": _HEADER_BYTES},
             memory=True,
@@ -283,11 +316,17 @@ def _inventories(service: _Service, folder: Path) -> list[Attack]:
 
     calls = ("GET", "GET, new connection", "POST", "list")
     return [
-        Attack(name="inventory", title=f"{title} ({size:,} VMs), again and again", calls=calls, work=work(name, path))
-        for name, title, path in (
-            ("refused", "an inventory that is refused", "/v1/inventory"),
-            ("accepted", "an inventory that is accepted", "/v1/inventory"),
-            ("host", "one changed VM of one host", f"/v1/hosts/{host}/vms"),
+        Attack(
+            name="inventory",
+            title=f"{title} ({size:,} VMs), again and again",
+            test=f"test_inventory_cost.py::{test}",
+            calls=calls,
+            work=work(name, path),
+        )
+        for name, title, path, test in (
+            ("refused", "an inventory that is refused", "/v1/inventory", _IN_A_PROCESS),
+            ("accepted", "an inventory that is accepted", "/v1/inventory", _IN_A_PROCESS),
+            ("host", "one changed VM of one host", f"/v1/hosts/{host}/vms", _BY_HOST),
         )
     ]
 
@@ -333,6 +372,7 @@ def _run(attack: Attack, service: _Service, effort: Effort, log: Path, result: R
     result.raw.setdefault("attacks", []).append(
         {
             "title": attack.title,
+            "test": attack.test,
             "calm": _kept(calm),
             "hit": _kept(hit),
             "done": done,

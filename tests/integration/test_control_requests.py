@@ -1,0 +1,57 @@
+"""`/v1/requests`: the journal is read beside everything else, one listing at a time."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from tests.support.service import Running, Vm
+from tests.support.wire import get
+
+
+class _HeldJournal:
+    """A journal whose listing waits until it is released.
+
+    Attributes:
+        listings: How many listings have begun.
+    """
+
+    def __init__(self, journal: Any) -> None:  # noqa: ANN401 - whatever a journal has
+        self._journal = journal
+        self.listings = 0
+        self.has_begun = threading.Event()
+        self.may_end = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as above
+        return getattr(self._journal, name)
+
+    def exchanges(self, **terms: Any) -> Any:  # noqa: ANN401 - as above
+        self.listings += 1
+        self.has_begun.set()
+        assert self.may_end.wait(60)
+        return self._journal.exchanges(**terms)
+
+
+def test_while_requests_are_listed_others_are_answered_and_a_second_listing_waits(service: Running, vm: Vm) -> None:
+    context = service.service.context
+    held = _HeldJournal(context.journal)
+    with ThreadPoolExecutor() as threads, service.operator() as first, service.operator() as second:
+        service.do(lambda: setattr(context, "journal", held))
+        try:
+            listings = [threads.submit(each.get, "/v1/requests") for each in (first, second)]
+            assert held.has_begun.wait(60)
+            with service.wire(vm) as wire:
+                assert wire.ask(get()).status == 200
+            with service.operator() as other:
+                assert other.get("/v1/vms").status_code == 200
+            assert held.listings == 1
+            held.may_end.set()
+            answers = [each.result(60) for each in listings]
+        finally:
+            held.may_end.set()
+            service.do(lambda: setattr(context, "journal", held._journal))
+    assert [answer.status_code for answer in answers] == [httpx.codes.OK] * 2
+    assert held.listings == 2
