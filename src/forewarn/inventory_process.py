@@ -18,7 +18,7 @@ __all__ = ["LENGTH_BYTES", "main"]
 LENGTH_BYTES = 4
 """Size of the length that comes before each piece."""
 
-_PIECE_VMS = 500
+_PIECE_VMS = 100
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import asyncio
 import pickle
 import sys
 
+from forewarn.clock import uptime_s
 from forewarn.core.inventory import Inventory
 from forewarn.errors import InvalidRequest, ServerError, StoreUnavailable
 from forewarn.inventory_process import LENGTH_BYTES
@@ -75,11 +76,14 @@ async def _parse_in_process(text: bytes) -> Inventory:
                 length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big")
                 if not length:
                     break
-                kind, values = pickle.loads(await process.stdout.readexactly(length))  # noqa: S301 - of our own process
+                piece = await process.stdout.readexactly(length)
+                began_s = uptime_s()
+                kind, values = pickle.loads(piece)  # noqa: S301 - of our own process
                 if kind == "error":
                     message, details = values
                     raise InvalidRequest(message, **details)
                 parts[kind].extend(values)
+                await asyncio.sleep(uptime_s() - began_s)  # others have as much of the loop as we do
     except (asyncio.IncompleteReadError, OSError, TimeoutError) as error:
         msg = "the process that reads inventories ended early or took too long; the log has its last words"
         raise ServerError(msg) from error
