@@ -135,6 +135,7 @@ class Service:
         actuator = actuator or make_actuator(settings, self.clock)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-write")
         self._reader = ThreadPoolExecutor(2, thread_name_prefix="forewarn-read")
+        self._long_reader = ThreadPoolExecutor(1, thread_name_prefix="forewarn-read-long")
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="forewarn-check")
         self._probing = asyncio.Lock()
         self._probed_s = float("-inf")
@@ -145,6 +146,7 @@ class Service:
             actuator=Traced(actuator, self.tracing, self.clock) if self.tracing.is_on else actuator,
             write=threaded(self._writer),
             read=threaded(self._reader),
+            read_long=threaded(self._long_reader),
             on_lateness=self._observe_lateness,
         )
         self.feed, self.identity = self.backend.feed, self.backend.identity
@@ -258,6 +260,7 @@ class Service:
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self.store.close)
             stack.callback(self._reader.shutdown)
+            stack.callback(self._long_reader.shutdown)
             stack.callback(self._writer.shutdown)
             stack.callback(self._checker.shutdown)
             stack.callback(self.store.end_check)

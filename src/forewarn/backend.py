@@ -68,6 +68,7 @@ class Backend:
         new_id: Source of ids; None for random ones.
         write: Runs write transactions.
         read: Runs reads.
+        read_long: Runs reads that take seconds; None: as `read`.
         on_lateness: Told how late each start was, in seconds.
     """
 
@@ -81,6 +82,7 @@ class Backend:
         new_id: IdSource | None = None,
         write: Runner = inline,
         read: Runner = inline,
+        read_long: Runner | None = None,
         on_lateness: Callable[[float], None] | None = None,
     ) -> None:
         self.settings = settings
@@ -99,6 +101,7 @@ class Backend:
             new_id=new_id or RandomIds(),
             write=write,
             read=read,
+            read_long=read_long,
             waiting_max=settings.commands_max,
             room=Room(
                 entries_max=settings.commands_max,

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from forewarn.clock import Clock, uptime_s
@@ -104,6 +104,7 @@ class Committer:
         new_id: Source of ids.
         write: Runs write transactions, one after the other.
         read: Runs reads.
+        read_long: Runs reads of a whole inventory, which take seconds; None: as `read`.
         waiting_max: Most changes that may wait for the database; one more is refused.
         faults: What goes wrong on purpose; None for a set of its own.
         clock_guard: Watches the clock; None for one with the default limit.
@@ -120,6 +121,7 @@ class Committer:
         new_id: IdSource,
         write: Runner = inline,
         read: Runner = inline,
+        read_long: Runner | None = None,
         waiting_max: int = 10_000,
         faults: Faults | None = None,
         clock_guard: ClockGuard | None = None,
@@ -134,6 +136,7 @@ class Committer:
         self._new_id = new_id
         self._write = write
         self._read = read
+        self._read_long = read_long or read
         self._waiting_max = waiting_max
         self._lock = asyncio.Lock()
         self._commands: set[asyncio.Task[Any]] = set()
@@ -144,14 +147,18 @@ class Committer:
         self.listeners: list[Callable[[Changes], None]] = []
 
     async def read(self, function: Callable[[Reader], T]) -> T:
-        """Run a read on the reader's thread."""
-
-        def work() -> T:
-            with self._store.read() as reader:
-                return function(reader)
-
-        result: T = await self._read(work)
+        """Run a read on a reader's thread."""
+        result: T = await self._read(partial(self._call, function))
         return result
+
+    async def read_long(self, function: Callable[[Reader], T]) -> T:
+        """Run a read that takes seconds where much is declared; one at a time, and short ones do not wait for it."""
+        result: T = await self._read_long(partial(self._call, function))
+        return result
+
+    def _call(self, function: Callable[[Reader], T]) -> T:
+        with self._store.read() as reader:
+            return function(reader)
 
     async def _maintenances(
         self, load: Callable[[Transaction], State], decide: Callable[[Draft], list[str]], *, actor: str, key: Key | None

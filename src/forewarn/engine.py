@@ -452,7 +452,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
         # Worked out before the transaction: approvals wait for that, and not for the comparison of two large files.
         for _ in range(_PLANS_MAX):
-            planned = await self.read(plan)
+            planned = await self.read_long(plan)
             try:
                 return await self._declare(partial(_checked, planned), fingerprint, actor=actor, key=key)
             except _OutdatedError:
@@ -538,7 +538,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
                 refusal = error
             return compare(before, merged), refusal
 
-        return await self.read(read)
+        return await self.read_long(read)
 
     @traced
     async def recover_host(self, name: str, *, actor: str, reason: str | None = None) -> Host:

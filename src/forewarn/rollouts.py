@@ -58,7 +58,7 @@ class RolloutCommands(Committer):
 
     async def plan_rollout(self, spec: RolloutSpec) -> Plan:
         """What a rollout would do; see `core.rollout_plan.plan` for what it raises."""
-        inventory = await self.read(lambda reader: reader.inventory())
+        inventory = await self.read_long(lambda reader: reader.inventory())
         would_warn = partial(self.would_warn, spec.cause)
         return plan(spec, inventory, self.clock.now(), rules=self.rules, would_warn=would_warn)
 

@@ -63,5 +63,5 @@ async def diff(context: ContextOf, _actor: Actor, request: Request) -> Inventory
 @router.get("", response_model=InventoryIn)
 async def show(context: ContextOf, _actor: Actor) -> Response:
     """What is declared, in the form of the file."""
-    content = await context.engine.read(lambda reader: encode_inventory(reader.inventory()))
+    content = await context.engine.read_long(lambda reader: encode_inventory(reader.inventory()))
     return Response(content, media_type="application/json")
