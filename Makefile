@@ -4,6 +4,9 @@
 PYTHON ?= python3
 ARGS ?=
 
+# Tests wait for processes and time-outs a third of their time: three at once keep two cores busy.
+TEST_WORKERS ?= 3
+
 # Most slow tests spend most of their time waiting for processes: this many at once keep two cores busy.
 SLOW_WORKERS ?= 5
 
@@ -24,7 +27,7 @@ demo: ## Show the main job from end to end, in under 30 s
 	@$(BIN)/forewarn demo $(ARGS)
 
 test: .venv/.dev ## Run the quick tests, in random order
-	@$(BIN)/python -m pytest -n 2 -m "not slow and not namespaces and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) -m "not slow and not namespaces and not browser" $(ARGS)
 
 test-slow: .venv/.dev .venv/.libvirt ## Run the slow tests: kill -9, network namespaces, PostgreSQL, other handlers
 	@$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadfile -m "(slow or namespaces) and not guests and not browser" $(ARGS)

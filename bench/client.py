@@ -18,6 +18,7 @@ import time
 
 from bench.document import PATH
 
+POLLS_PER_VM = 50
 _LONGEST_S = 300.0
 _ETAG = re.compile(rb'\r\netag: "(\d+)"\r\n', re.IGNORECASE)
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
@@ -80,18 +81,24 @@ def _wait_for_end(ended: threading.Event) -> None:
     ended.set()
 
 
+def crowd_address(number: int) -> str:
+    """Return the address of one VM of the crowd."""
+    return f"127.1.{number // 250}.{number % 250 + 1}"
+
+
 def crowd(port: int, count: int) -> None:
-    """Hold so many long polls, and take the answer of each."""
+    """Hold so many long polls from many VMs, and take the answer of each."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with socket.create_connection(("127.0.0.1", port)) as sock:
+    with socket.create_connection(("127.0.0.1", port), source_address=(crowd_address(0), 0)) as sock:
         sock.sendall(request())
         known = receive(sock)
     asked = request(known)
     poll = select.epoll()
     socks: dict[int, socket.socket] = {}
-    for _ in range(count):
-        sock = socket.create_connection(("127.0.0.1", port), timeout=30)
+    for number in range(count):
+        source = crowd_address(number // POLLS_PER_VM), 0
+        sock = socket.create_connection(("127.0.0.1", port), timeout=30, source_address=source)
         sock.sendall(asked)
         sock.settimeout(0)
         socks[sock.fileno()] = sock

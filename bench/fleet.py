@@ -8,11 +8,11 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from bench.postgresql import open_engine
-from forewarn.secret import digest
 from forewarn.core.access import Role, Token
 from forewarn.core.decision import Changes
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Host, Scope, ScopeKind, VirtualMachine, audience_key
+from forewarn.secret import digest
 from forewarn.store import SqlStore
 from forewarn.store.tables import metadata
 

@@ -1,11 +1,14 @@
-"""Part 3: ten thousand long polls held by one process, and all of them answered by one change."""
+"""Part 3: ten thousand long polls of two hundred VMs held by one process, and all of them answered by one change."""
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from bench.client import POLLS_PER_VM, crowd_address
 from bench.document import service_child
 from bench.operator import Operator
 from bench.process import LOAD_CORE, BenchError, Child, python_child
@@ -25,8 +28,9 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
     for number in range(1, _ROUNDS + 1):
         place = folder / str(number)
         place.mkdir()
-        limit = effort.polls + 500
-        with service_child(place, log, connections_max=limit, connections_per_vm_max=limit) as service:
+        inventory = place / "scope.json"
+        inventory.write_text(json.dumps(_inventory(effort.polls)), encoding="utf-8")
+        with service_child(place, log, inventory=str(inventory)) as service:
             found = _once(service, place, log, effort.polls)
         last_s.append(found["last_s"])
         first_s.append(found["first_s"])
@@ -39,6 +43,15 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
         Row(what="memory for each held request, with its connection", value=median(kib), unit="KiB"),
     ]
     return result
+
+
+def _inventory(polls: int) -> dict[str, Any]:
+    """VMs of one scope, which share a document; each has its own address."""
+    vms = [
+        {"name": f"vm-{number}", "host": "host-1", "scope": "all", "addresses": [crowd_address(number)]}
+        for number in range(polls // POLLS_PER_VM)
+    ]
+    return {"hosts": [{"name": "host-1"}], "scopes": [{"name": "all", "kind": "availability-set"}], "vms": vms}
 
 
 def _once(service: Child, place: Path, log: Path, count: int) -> dict[str, float]:
