@@ -21,6 +21,7 @@ from bench import (
     get,
     held,
     history,
+    honest,
     inventory,
     isolation,
     kit,
@@ -54,6 +55,7 @@ _PARTS = {
     "history": history.measure,
     "notify": notify.measure,
     "isolation": isolation.measure,
+    "honest": honest.measure,
 }
 _QUIET_LOAD = 0.5
 

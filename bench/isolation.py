@@ -26,7 +26,7 @@ from bench.fleet import address_of, host_name, token_of, vm_name, write_fleet
 from bench.process import LOAD_CORE, ROOT, SERVER_CORE, BenchError, Child, python_child
 from bench.result import Effort, Result, Row, percentile
 
-__all__ = ["PAGE", "allowed_ms", "measure", "write_page"]
+__all__ = ["PAGE", "Service", "allowed_ms", "measure", "serve", "write_page"]
 
 PAGE = ROOT / "docs/explanation/security.md"
 """The page that shows the measured attacks beside the threats."""
@@ -86,10 +86,10 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
     small, large = folder / "small", folder / "large"
     small.mkdir()
     large.mkdir()
-    with _service(small, log, write_fleet(small, 1000)) as service:
+    with serve(small, log, write_fleet(small, 1000)) as service:
         for attack in _attacks(service):
             _run(attack, service, effort, log, result)
-    with _service(large, log, write_fleet(large, effort.attacked_vms)) as service:
+    with serve(large, log, write_fleet(large, effort.attacked_vms)) as service:
         for attack in _inventories(service, large):
             _run(attack, service, effort, log, result)
     return result
@@ -122,7 +122,7 @@ def write_page(part: dict[str, Any]) -> None:
     PAGE.write_text(f"{before}{_BEGIN}\n" + "\n".join(lines) + f"\n{_END}{after}", encoding="utf-8")
 
 
-class _Service:
+class Service:
     """A service that is attacked.
 
     Attributes:
@@ -203,15 +203,15 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 @contextmanager
-def _service(folder: Path, log: Path, url: str) -> Iterator[_Service]:
+def serve(folder: Path, log: Path, url: str) -> Iterator[Service]:
     """`forewarn serve` with its default settings, on one core."""
     command = [sys.executable, "-m", "forewarn", "serve", "--database-url", url, "--state-dir", str(folder)]
     command += ["--metadata-listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
     with Child(command, core=SERVER_CORE, log=log) as child:
-        yield _Service(child, folder, child.hear_line(_READY_S))
+        yield Service(child, folder, child.hear_line(_READY_S))
 
 
-def _attacks(service: _Service) -> list[Attack]:
+def _attacks(service: Service) -> list[Attack]:
     vm = vm_name(_ATTACKER)
     tenant = service.tenant("attacker", vm)
     session = service.cookie(tenant["Authorization"].removeprefix("Bearer "))
@@ -296,7 +296,7 @@ def _attacks(service: _Service) -> list[Attack]:
     ]
 
 
-def _inventories(service: _Service, folder: Path) -> list[Attack]:
+def _inventories(service: Service, folder: Path) -> list[Attack]:
     """A large inventory that is refused, one that is accepted with one change, and one changed VM of one host."""
     inventory = service.ask("GET", "/v1/inventory")
     size = len(inventory["vms"])
@@ -331,7 +331,7 @@ def _inventories(service: _Service, folder: Path) -> list[Attack]:
     ]
 
 
-def _run(attack: Attack, service: _Service, effort: Effort, log: Path, result: Result) -> None:
+def _run(attack: Attack, service: Service, effort: Effort, log: Path, result: Result) -> None:
     """Measure the calls in the calm, then under the attack."""
     port = service.metadata_port if attack.is_at_endpoint else service.control_port
     work = json.dumps({"port": port, "seconds": effort.attack_s + 2 * _SETTLE_S} | attack.work)
@@ -395,7 +395,7 @@ def _kept(measured: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _changing(service: _Service, *, is_on: bool) -> Iterator[None]:
+def _changing(service: Service, *, is_on: bool) -> Iterator[None]:
     """Let an operator announce and cancel something, five times a second."""
     if not is_on:
         yield
