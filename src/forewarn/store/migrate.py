@@ -23,6 +23,10 @@ HEAD = "0012"
 """The newest revision under `migrations/versions`; a test holds the two together."""
 
 
+_HALTED_S = 60
+"""After so long without a statement, PostgreSQL ends a migration whose process was halted."""
+
+
 def upgrade(connection: sa.Connection) -> None:
     """Run the migrations that are missing; quick when there are none.
 
@@ -47,6 +51,9 @@ def upgrade(connection: sa.Connection) -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.attributes["connection"] = connection
+    if connection.dialect.name == "postgresql":
+        # Between two of its statements, a busy machine may leave this alone for longer than it may leave a change.
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{_HALTED_S}s'")
     try:
         command.upgrade(config, "head")
     except CommandError as error:
