@@ -159,7 +159,8 @@ def test_after_the_connection_broke_it_listens_anew(database: Database, shared: 
 
 @pytest.mark.slow
 def test_one_that_is_halted_in_a_transaction_does_not_keep_the_others_from_writing(database: Database) -> None:
-    halted, other = database.open(busy_timeout_ms=2000), database.open(busy_timeout_ms=2000)
+    halted = database.open(busy_timeout_ms=2000, halted_ms=1000)
+    other = database.open(busy_timeout_ms=2000)
     with pytest.raises(StoreUnavailable):
         write_while_halted(halted, other)
     with other.write() as tx:

@@ -55,9 +55,11 @@ class Database:
         """The file, where there is one."""
         return Path(self.url.removeprefix("sqlite:///"))
 
-    def open(self, *, size_bytes_max: int | None = None, busy_timeout_ms: int = 50) -> SqlStore:
+    def open(
+        self, *, size_bytes_max: int | None = None, busy_timeout_ms: int = 50, halted_ms: int = _HALTED_MS
+    ) -> SqlStore:
         store = SqlStore(self.url, size_bytes_max=size_bytes_max, busy_timeout_ms=busy_timeout_ms)
-        store._halted_ms = _HALTED_MS  # a test that waits for the machine is not halted
+        store._halted_ms = halted_ms  # a test that waits for the machine is not halted
         return store
 
     def migrate_further(self, compatible_since: str | None) -> None:
