@@ -156,6 +156,25 @@ def test_a_caller_who_goes_on_after_refusals_is_refused_unread_and_only_that_kin
     assert raw.status(asked("/v1/watch", other)) == 200
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((b"authorization", b"Bearer t"), (b"authorization", b"bearer   t ")),
+        ((b"cookie", b"__Host-forewarn-80=s"), (b"cookie", b"a=1; __Host-forewarn-80=s; forewarn-81=2")),
+        ((b"cookie", b"forewarn-80=s"), (b"cookie", b"x=y; forewarn-80=s")),
+    ],
+)
+def test_what_is_sent_beside_a_token_or_session_makes_nobody_somebody_else(
+    first: tuple[bytes, bytes], second: tuple[bytes, bytes]
+) -> None:
+    host, other = (b"host", b"control:80"), (b"cookie", b"random=17")
+    assert credential_of([host, first]) is not None
+    assert credential_of([host, first]) == credential_of([second, host])
+    if first[0] == b"authorization":
+        assert credential_of([first]) == credential_of([other, second])
+    assert credential_of([host, other]) is None
+
+
 STRANGER = "127.0.7.7"
 
 

@@ -132,7 +132,7 @@ class Admission:
             )
 
     def note_unknown(self, request: Request) -> None:
-        """Count a request of somebody who is not known."""
+        """Count a request from an unknown caller."""
         address = source_address(request)
         self.throttle.note_unknown(credential_of(request.scope["headers"]), address, uptime_s())
 

@@ -176,7 +176,7 @@ class Connection(GuardedProtocol):
         super().on_response_complete()
 
     def is_throttled(self) -> bool:
-        """Whether the request is one of too many that were refused."""
+        """Return whether the caller has had too many refusals to be read."""
         if self._server.throttled is None:
             return False
         path, _, _ = self.url.partition(b"?")

@@ -1,9 +1,9 @@
-"""Callers who go on after they were refused: the listener refuses them, before a request is read or anybody looked up.
+"""Callers who ignore refusals: the listener refuses them before a request is read or a token is looked up.
 
-Who is refused by a route has cost as much as who is answered: a task, a look-up of the token, an error in its shape.
-So refusals are limited, too. A caller who is known has so many in a minute (`core.budget.Use.REFUSALS`), for each kind
-of request, so that a page that reconnects without a pause does not stop the approvals of the same tenant. Callers who
-are not known are counted by address and in all; those who showed a valid token or session before pass by that limit.
+A refusal by a route costs as much as an answer, so refusals are limited, too. A known caller has a number of them per
+minute (`core.budget.Use.REFUSALS`) for each kind of request: a page that reconnects without a pause does not stop the
+approvals of the same tenant. Unknown callers are counted by address and in total; whoever has shown a valid token or
+session before is not affected by that limit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNKNOWN_BURST_S = 4
 """At once, strangers may send what is allowed in so many seconds: each request costs as much as an answer."""
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
-_NAMES = frozenset({b"authorization", b"cookie"})
+_NAMES = frozenset({b"authorization", b"cookie", b"host"})
 
 Credential = bytes
 """A digest of what a request shows of who sends it."""
@@ -43,9 +43,27 @@ _KEY = secrets.token_bytes(16)
 
 
 def credential_of(headers: Iterable[tuple[bytes, bytes]]) -> Credential | None:
-    """Return a digest of the token and cookies that a request shows; None: it shows none."""
-    shown = [value for name, value in headers if name in _NAMES]
-    return blake2b(b"\n".join(shown), digest_size=16, key=_KEY).digest() if shown else None
+    """Return a digest of the token that a request shows, or else of its session; None: it shows neither.
+
+    Whatever is sent beside them leaves it the same: a caller who varies that stays the same caller.
+    """
+    shown: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in _NAMES:
+            shown.setdefault(name, value)
+    if b"authorization" in shown:
+        word = shown[b"authorization"].partition(b" ")[2].strip()
+    else:
+        word = _session(shown.get(b"cookie", b""), shown.get(b"host", b""))
+    return blake2b(word, digest_size=16, key=_KEY).digest() if word else None
+
+
+def _session(cookies: bytes, host: bytes) -> bytes:
+    """Return the value of the dashboard's cookie, whose name ends with the port; empty: there is none."""
+    port = host.rpartition(b":")[2]
+    name = b"forewarn-" + (port if port.isdigit() else b"0")
+    found = dict(pair.strip().partition(b"=")[::2] for pair in cookies.split(b";"))
+    return found.get(name) or found.get(b"__Host-" + name) or b""
 
 
 def use_of(method: str, path: str) -> Use:
@@ -82,14 +100,14 @@ class Throttle:
         self._known: OrderedDict[Credential, Account] = OrderedDict()
 
     def remember(self, credential: Credential, account: Account) -> None:
-        """Somebody is known by this credential."""
+        """Remember whose credential this is."""
         self._known[credential] = account
         self._known.move_to_end(credential)
         if len(self._known) > _KNOWN_MAX:
             self._known.popitem(last=False)
 
     def note_unknown(self, credential: Credential | None, address: str, now_s: float) -> None:
-        """Count a request from somebody who turned out not to be known."""
+        """Count a request from an unknown caller."""
         if credential is not None:
             self._known.pop(credential, None)  # its token was revoked, or has expired
         self._unknown.add(now_s)
@@ -97,7 +115,7 @@ class Throttle:
             self._address(address).add(now_s)
 
     def is_known(self, credential: Credential | None) -> bool:
-        """Whether somebody was known by this credential, and nothing has been heard to the contrary."""
+        """Return whether this credential was valid when it was last looked up."""
         return credential is not None and credential in self._known
 
     def refuse_unread(self, credential: Credential | None, use: Use, address: str, now_s: float) -> str | None:

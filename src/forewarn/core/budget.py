@@ -49,7 +49,7 @@ class Use(StrEnum):
 
 
 A_MINUTE = frozenset({Use.CHANGES, Use.WATCH_STARTS, Use.REFUSALS})
-"""What is counted by the minute. The rest is what is in use at a time."""
+"""Limits per minute; the others limit what is in use at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Bucket:
     _counted_s: float = float("-inf")
 
     def level(self, now_s: float) -> float:
-        """How much still counts."""
+        """Return the count that is left at this time."""
         drained = (now_s - self._counted_s) / _MINUTE_S * self.per_minute_max
         return max(0.0, self._level - drained)
 
