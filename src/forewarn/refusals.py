@@ -10,12 +10,12 @@ Minutes are those of this machine's uptime, also where the service's clock is vi
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from forewarn.core.model import Entry, EntryKind
+from forewarn.net.pool import counted_address
 
 __all__ = ["Refusals"]
 
@@ -92,7 +92,7 @@ class Refusals:
         return min(waiting, default=None) if not self._ready else float("-inf")
 
     def _window(self, address: str, now_s: float) -> _Window:
-        key = _key(address)
+        key = counted_address(address)
         window = self._windows.get(key)
         if window is not None and now_s - window.began_s >= _WINDOW_S:
             self._close(key, window)
@@ -117,15 +117,3 @@ def _sum(key: str, count: int, at: datetime) -> Entry:
     words = f"{count} more within a minute" + (f", from {_OTHERS}" if key == _OTHERS else "")
     entry = Entry(kind=EntryKind.REFUSED, at=at, actor="unknown", reason=words)
     return entry if key in {"", _OTHERS} else replace(entry, source_address=key)
-
-
-def _key(address: str) -> str:
-    """What is counted as one address."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address[:64]
-    if isinstance(found, ipaddress.IPv6Address):
-        mapped = found.ipv4_mapped
-        return str(mapped) if mapped is not None else str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)

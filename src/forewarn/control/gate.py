@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forewarn.control.access import identify, source_address
 from forewarn.control.error_answer import answer_error, error_answer
-from forewarn.control.throttle import credential_of
+from forewarn.control.throttle import credential_of, use_of
 from forewarn.core.access import Principal, Role
 from forewarn.core.budget import Account, Use
 from forewarn.errors import Forbidden, ForewarnError
@@ -32,7 +32,6 @@ __all__ = ["Gate", "is_cross_origin"]
 _API = "/v1/"
 _HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
 _INVENTORIES = frozenset({"/v1/inventory", "/v1/inventory/diff"})
-_READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _FORM_SIZE_BYTES_MAX = 64 << 10
 _DRAINED_BYTES_MAX = 16 << 20
 _DRAINED_UNKNOWN_BYTES_MAX = 1 << 20
@@ -96,8 +95,9 @@ class Gate:
             await self._app(scope, exchange.receive_nothing, exchange.send)
             return
         exchange.drained_bytes_max = _DRAINED_BYTES_MAX
-        account = admission.admit(request, caller, _use(scope))
-        if scope["method"] not in _READS:
+        use = use_of(scope["method"], scope["path"])
+        account = admission.admit(request, caller, Use.WATCHES if use is Use.WATCHES else Use.REQUESTS)
+        if use is Use.CHANGES:
             admission.change(request, account)
         body = await self._read(request, exchange, account, self._limit(scope, caller))
         await self._app(scope, exchange.replayed(body), exchange.send)
@@ -148,11 +148,6 @@ def _check_origin(request: Request) -> None:
     if is_cross_origin(request.headers):
         msg = "this request was sent from a page of another site"
         raise Forbidden(msg)
-
-
-def _use(scope: Scope) -> Use:
-    is_watch = scope["method"] == "GET" and scope["path"].endswith("/watch")
-    return Use.WATCHES if is_watch else Use.REQUESTS
 
 
 class _Exchange:
