@@ -10,6 +10,9 @@ TEST_WORKERS ?= 3
 # Most slow tests spend most of their time waiting for processes: this many at once keep two cores busy.
 SLOW_WORKERS ?= 5
 
+# Tests start hundreds of Python processes: none of them is to compile again what one before has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
