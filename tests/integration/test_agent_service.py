@@ -300,7 +300,9 @@ def test_sigterm_ends_it_quickly_while_a_hook_runs_and_the_hook_with_it(tmp_path
 
 @pytest.mark.slow
 def test_a_hook_that_does_not_want_to_end_is_killed_after_three_seconds(tmp_path: Path, cloud: Cloud) -> None:
-    stubborn = 'trap "" TERM; echo $$ > {folder}/pid.new; mv {folder}/pid.new {folder}/pid; while :; do sleep 1; done'
+    # It says that it runs when it has read its input: only then has the agent seen it start.
+    says_so = "cat > {folder}/event; echo $$ > {folder}/pid.new; mv {folder}/pid.new {folder}/pid"
+    stubborn = f'trap "" TERM; {says_so}; while :; do sleep 1; done'
     configure(tmp_path, cloud.url, f"[[rule]]\nprepare = [{{ shell = '''{stubborn}''' }}]")
     with running(tmp_path) as agent:
         cloud.announce()

@@ -9,7 +9,7 @@ import httpx
 
 __all__ = ["connect", "describe"]
 
-_TIMEOUT_S = 25.0
+_TIMEOUT_S = 60.0
 
 
 def connect(url: str, headers: Mapping[str, str]) -> httpx.AsyncClient:

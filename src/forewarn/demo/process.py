@@ -18,7 +18,7 @@ from forewarn.secret import TOKEN_FILE, read_token
 __all__ = ["Served", "child_environment", "parse_ready", "serving"]
 
 _READY_S = 60.0
-_STOP_S = 5.0
+_STOP_S = 15.0
 _DYING_S = 0.5
 _READY = re.compile(r"forewarn is ready: metadata (?P<metadata>[^\s,]+).*, control (?P<control>\S+)")
 

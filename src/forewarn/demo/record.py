@@ -113,7 +113,7 @@ class Record:
             raise DemoFailed(fault)
         self._changed.set()
 
-    async def wait_until(self, condition: Callable[[Record], bool], expected: str, timeout_s: float = 10.0) -> None:
+    async def wait_until(self, condition: Callable[[Record], bool], expected: str, timeout_s: float = 30.0) -> None:
         """Wait until `condition` holds.
 
         Raises:

@@ -28,7 +28,7 @@ from forewarn.demo.vm import Handler
 
 __all__ = ["play", "run_demo"]
 
-_TOTAL_S = 28.0
+_TOTAL_S = 300.0
 _FAILED, _BROKEN_PIPE, _SIGNALLED = 1, 141, 128
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -25,7 +25,7 @@ from forewarn.demo.timeline import Line
 
 __all__ = ["Handler"]
 
-_STOP_S = 3.0
+_STOP_S = 15.0
 _LINE_BYTES_MAX = 1 << 20
 
 
