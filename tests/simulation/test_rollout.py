@@ -499,7 +499,7 @@ class ManyRollouts(Rollouts):
 
 
 TestManyRollouts = pytest.mark.slow(ManyRollouts.TestCase)
-TestManyRollouts.settings = settings(TestRollouts.settings, max_examples=500)
+TestManyRollouts.settings = settings(TestRollouts.settings, max_examples=200)
 
 
 @given(data=st.data())
