@@ -340,7 +340,7 @@ def test_migrating_chains_what_is_there(shared_database: Database) -> None:
 @pytest.mark.slow
 def test_replicas_on_postgresql_write_one_chain(server: PostgreSql) -> None:
     with server.database() as made:
-        replicas = [made.open(busy_timeout_ms=10_000) for _ in range(3)]
+        replicas = [made.open(busy_timeout_ms=60_000) for _ in range(3)]
 
         def write(replica: Store) -> None:
             for number in range(20):

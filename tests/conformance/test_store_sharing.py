@@ -15,6 +15,7 @@ from forewarn.errors import StoreUnavailable
 from forewarn.store import MemoryStore, SqlStore
 from forewarn.store.contract import SharedStore
 from tests.support.databases import Database, PostgreSql
+from tests.support.spans import GUARD_S
 
 SPAN = timedelta(seconds=30)
 NO_SPAN = timedelta(0)
@@ -159,8 +160,8 @@ def test_after_the_connection_broke_it_listens_anew(database: Database, shared: 
 
 @pytest.mark.slow
 def test_one_that_is_halted_in_a_transaction_does_not_keep_the_others_from_writing(database: Database) -> None:
-    halted = database.open(busy_timeout_ms=2000, halted_ms=1000)
-    other = database.open(busy_timeout_ms=2000)
+    halted = database.open(busy_timeout_ms=60_000, halted_ms=1000)
+    other = database.open(busy_timeout_ms=60_000)
     with pytest.raises(StoreUnavailable):
         write_while_halted(halted, other)
     with other.write() as tx:
@@ -181,6 +182,6 @@ def write_while_halted(halted: SqlStore, other: SqlStore) -> None:
 
         thread = threading.Thread(target=write)
         thread.start()
-        thread.join(10)
+        thread.join(GUARD_S)
         assert done.is_set()
         time.sleep(0.05)

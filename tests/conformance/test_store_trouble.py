@@ -20,6 +20,7 @@ from forewarn.errors import ConfigError, StoreCorrupt, StoreUnavailable
 from forewarn.store import SqlStore
 from forewarn.store.sql import ADVISORY_LOCK
 from tests.support.databases import Database, PostgreSql, save
+from tests.support.spans import GUARD_S
 from tests.support.world import NOW
 
 MEBIBYTE = 1 << 20
@@ -53,12 +54,12 @@ def small_disk(*, mebibytes: int) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="forewarn-disk-"))
     folder.chmod(0o755)
     subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=777", "tmpfs", str(folder)], check=True, timeout=10
+        ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=777", "tmpfs", str(folder)], check=True, timeout=GUARD_S
     )
     try:
         yield folder
     finally:
-        subprocess.run(["umount", str(folder)], check=True, timeout=10)
+        subprocess.run(["umount", str(folder)], check=True, timeout=GUARD_S)
         folder.rmdir()
 
 
@@ -96,7 +97,7 @@ def test_a_read_is_one_view_whatever_is_written_meanwhile(shared_database: Datab
 
 
 def test_writers_on_several_threads_take_turns(database: Database) -> None:
-    store = database.open(busy_timeout_ms=5000)
+    store = database.open(busy_timeout_ms=60_000)
 
     def write() -> None:
         for _ in range(20):
@@ -116,7 +117,7 @@ def test_writers_on_several_threads_take_turns(database: Database) -> None:
 @pytest.mark.slow
 def test_a_decision_on_postgresql_sees_what_another_process_decided_before(server: PostgreSql) -> None:
     with server.database() as database:
-        one, other = database.open(busy_timeout_ms=5000), database.open(busy_timeout_ms=5000)
+        one, other = database.open(busy_timeout_ms=60_000), database.open(busy_timeout_ms=60_000)
         is_inside = threading.Event()
 
         def write() -> None:

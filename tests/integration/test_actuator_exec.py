@@ -32,6 +32,7 @@ from tests.support.actuated import started, until
 from tests.support.documents import ROOT
 from tests.support.simulated import inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS, seconds
+from tests.support.spans import GUARD_S
 
 pytestmark = pytest.mark.anyio
 
@@ -297,7 +298,7 @@ def test_of_many_that_begin_at_the_same_time_one_does(tmp_path: Path) -> None:
             ["bash", "-c", f"echo x >> {tmp_path}/begun"],
             environment=dict(os.environ),
             stdin=b"",
-            deadline_s=10,
+            deadline_s=GUARD_S,
             output_size_bytes_max=100,
         )
 
@@ -368,7 +369,7 @@ async def test_a_command_outlives_the_service_and_its_end_is_known_to_the_next(t
     script = f"echo x >> {tmp_path}/begun; for i in 1 2 3 4 5; do echo line $i; sleep 0.05; done; exit 4"
     code = SERVICE.format(root=str(ROOT), script=script, folder=str(tmp_path / "runs"), number=number)
     ran = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", code], check=False, timeout=30, stderr=subprocess.DEVNULL
+        subprocess.run, [sys.executable, "-c", code], check=False, timeout=GUARD_S, stderr=subprocess.DEVNULL
     )
     assert ran.returncode == -signal.Signals[number]
     maintenance = replace(started("web-0"), begun_at=NOW)

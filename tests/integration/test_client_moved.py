@@ -13,6 +13,7 @@ import pytest
 from tests.support.drivers import DRIVERS
 from tests.support.namespaces import METADATA_ADDRESS, missing, network
 from tests.support.processes import served
+from tests.support.spans import GUARD_S
 
 pytestmark = [
     pytest.mark.namespaces,
@@ -26,7 +27,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from forewarn.client import Pace
 from tests.support.drivers import DRIVERS
-with DRIVERS[sys.argv[2]]("http://{METADATA_ADDRESS}", Pace(wait_s=300, first_timeout_s=20)) as client:
+with DRIVERS[sys.argv[2]]("http://{METADATA_ADDRESS}", Pace(wait_s=300, first_timeout_s=60)) as client:
     for told in client.follow():
         print(type(told).__name__, flush=True)
 """
@@ -56,7 +57,7 @@ def test_a_held_request_of_a_vm_that_was_moved_is_soon_given_up(tmp_path: Path, 
                 cloud.in_vm(NEW_HOST, "ip", "addr", "add", f"{METADATA_ADDRESS}/32", "dev", "eth0"),
                 cloud.in_vm(VM, "ip", "neigh", "flush", "dev", "eth0"),
             ):
-                subprocess.run(command, check=True, capture_output=True, timeout=10)
+                subprocess.run(command, check=True, capture_output=True, timeout=GUARD_S)
             assert client.stdout.readline() == "Missed\n"  # the test's time-out is shorter than the hold
         finally:
             client.kill()

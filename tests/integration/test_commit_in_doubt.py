@@ -60,8 +60,8 @@ async def test_what_others_commit_is_shown_after_a_doubt_and_a_refusal(database:
             stack.callback(store.close)
             return Backend(said_settings(), store=store, clock=RealClock(), write=write, read=read)
 
-        breaking = Breaking(database.open(busy_timeout_ms=5000))
-        one, other = backend(breaking), backend(database.open(busy_timeout_ms=5000))
+        breaking = Breaking(database.open(busy_timeout_ms=60_000))
+        one, other = backend(breaking), backend(database.open(busy_timeout_ms=60_000))
         inventory = Inventory(hosts=(Host(name="host-1"),), vms=(vm("a"), vm("b")))
         await one.engine.recover()
         await other.engine.apply_inventory(inventory, "mark", actor="test")

@@ -52,6 +52,7 @@ from tests.support.documents import ROOT
 from tests.support.processes import Served, served
 from tests.support.simulated import OPEN, Simulated, inventory, simulated
 from tests.support.simulated_world import CAUSE_VM, SCOPES, VMS
+from tests.support.spans import GUARD_S
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import vm
 
@@ -303,7 +304,7 @@ def test_a_copy_goes_on_as_its_source_would_have(source: Database, target: Datab
     before = contents(source)
     shown, later = [], []
     for database in (source, empty, target):
-        store = database.open(busy_timeout_ms=5000)
+        store = database.open(busy_timeout_ms=60_000)
         shown.append(asyncio.run(go_on(store)))
         store.close()
         found = contents(database)
@@ -1044,7 +1045,7 @@ class Reader:
         """What the VM sees."""
         assert self.service is not None
         url = f"{self.service.metadata_url}/metadata/scheduledevents?api-version=2020-07-01"
-        return httpx.get(url, headers={"Metadata": "true"}, trust_env=False).json()
+        return httpx.get(url, headers={"Metadata": "true"}, trust_env=False, timeout=GUARD_S).json()
 
     def note(self) -> None:
         """What is there to see."""

@@ -21,7 +21,7 @@ from tests.support.wire import Wire, approval, get, post
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service that injects faults."""
-    with running(tmp_path_factory.mktemp("service"), fault_injection=True, request_timeout="1s") as started:
+    with running(tmp_path_factory.mktemp("service"), fault_injection=True) as started:
         yield started
 
 

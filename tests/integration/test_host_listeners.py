@@ -46,6 +46,7 @@ from forewarn.testing.lab import Lab
 from tests.support.namespaces import METADATA_ADDRESS, missing
 from tests.support.processes import wait_for
 from tests.support.service import eventually
+from tests.support.spans import GUARD_S
 
 T = TypeVar("T")
 
@@ -57,12 +58,11 @@ BELONGS_TO_WEB_1 = "10.0.0.9"
 """That the inventory says is web-1's, and no guest has by itself."""
 
 URL = f"http://{METADATA_ADDRESS}/metadata/scheduledevents?api-version=2020-07-01"
-CURL = ("curl", "-sS", "--max-time", "5", "--noproxy", "*", "-H", "Metadata:true")
+CURL = ("curl", "-sS", "--max-time", "60", "--noproxy", "*", "-H", "Metadata:true")
 BY_NAME = Ways(by=(Way.INTERFACE,), pattern="tap-{vm}", poll_interval_s=3600)
 """Looks again in an hour: whatever a test sees before, the kernel has told."""
 
 MANY = 200
-_ANSWER_S = 20
 _CLONE_NEWNET = 0x40000000
 
 pytestmark = pytest.mark.slow
@@ -129,10 +129,10 @@ class Host(threading.Thread):
             await self._stopping.wait()
 
     def wait_ready(self) -> None:
-        self._ready.result(_ANSWER_S)
+        self._ready.result(GUARD_S)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._ready.result()).result(_ANSWER_S)
+        return asyncio.run_coroutine_threadsafe(work, self._ready.result()).result(GUARD_S)
 
     def enter(self, context: AbstractAsyncContextManager[T]) -> T:
         """Enter it on the service's loop, until the service stops."""
@@ -141,7 +141,7 @@ class Host(threading.Thread):
     def stop(self) -> None:
         if not self._ready.exception():
             self._ready.result().call_soon_threadsafe(self._stopping.set)
-        self.join(_ANSWER_S)
+        self.join(GUARD_S)
         assert not self.is_alive()
 
     # What it is told, and what it shows
@@ -224,9 +224,9 @@ class Wires:
         """Whose events that guest is shown."""
         return [vm for event in self.document(name, *options)["Events"] for vm in event["Resources"]]
 
-    def is_answered(self, name: str) -> bool:
-        command = self.command(name, *CURL, "--max-time", "1", "-o", "/dev/null", URL)
-        return subprocess.run(command, check=False, capture_output=True, timeout=10).returncode == 0
+    def is_answered(self, name: str, within_s: int = 60) -> bool:
+        command = self.command(name, *CURL, "--max-time", str(within_s), "-o", "/dev/null", URL)
+        return subprocess.run(command, check=False, capture_output=True, timeout=GUARD_S).returncode == 0
 
 
 @contextmanager
@@ -291,16 +291,16 @@ def test_who_is_on_no_interface_of_a_vm_is_not_answered(twins: Wires) -> None:
     """R2: neither the host itself nor its other networks."""
     with hosting(BY_NAME, twins.host, [VMS[0]]):
         assert twins.is_answered(WEB_0)
-        assert not twins.is_answered(WEB_1)
+        assert not twins.is_answered(WEB_1, within_s=1)
         done = subprocess.run(
-            ["ip", "netns", "exec", twins.host, *CURL, URL], check=False, capture_output=True, timeout=10
+            ["ip", "netns", "exec", twins.host, *CURL, URL], check=False, capture_output=True, timeout=GUARD_S
         )
         assert done.returncode == 7  # refused
 
 
 HOLD = """
 import socket, sys
-sock = socket.create_connection((sys.argv[1], 80), timeout=10)
+sock = socket.create_connection((sys.argv[1], 80), timeout=60)
 sock.sendall(b"GET /metadata/versions HTTP/1.1\\r\\nHost: 169.254.169.254\\r\\nMetadata: true\\r\\n\\r\\n")
 print(sock.recv(4096)[9:12].decode(), flush=True)
 sock.settimeout(60)
@@ -396,7 +396,7 @@ def test_a_vm_that_comes_is_answered_and_one_that_goes_is_not(twins: Wires) -> N
         host.vms.pop(0)
         host.look_again()
         assert eventually(lambda: host.answered == {WEB_1})
-        assert not twins.is_answered(WEB_0)
+        assert not twins.is_answered(WEB_0, within_s=1)
         host.vms.append(VMS[0])
         host.look_again()
         assert eventually(lambda: host.answered == {WEB_0, WEB_1})
@@ -648,7 +648,7 @@ else:
 """
 
 
-def discover(made: Wires, name: str, *fetch: str, timeout_s: float = 5) -> Any:  # noqa: ANN401 - what it prints
+def discover(made: Wires, name: str, *fetch: str, timeout_s: float = GUARD_S) -> Any:  # noqa: ANN401 - what it prints
     command = made.command(name, "env", "-u", VARIABLE, sys.executable, "-c", ASK, str(timeout_s), *fetch)
     return json.loads(run(*command))
 
@@ -750,8 +750,8 @@ def test_a_real_client_that_has_an_address_is_told_the_endpoint(
     responder = respond(host)
     (tmp_path / "dhcpcd.conf").write_text(DHCPCD)
     own_files = "mount -t tmpfs none /run && mount -t tmpfs none /var/lib && mkdir -p /run/dhcpcd /var/lib/dhcpcd"
-    options = f"-f {tmp_path}/dhcpcd.conf -c {script} -4 -1 -B -t 10 --inform={ADDRESS}/24"
-    said = facts(made.in_guest(WEB_1, "sh", "-c", f"{own_files} && exec timeout 20 dhcpcd {options} eth0"))
+    options = f"-f {tmp_path}/dhcpcd.conf -c {script} -4 -1 -B -t 60 --inform={ADDRESS}/24"
+    said = facts(made.in_guest(WEB_1, "sh", "-c", f"{own_files} && exec timeout 60 dhcpcd {options} eth0"))
     assert said["reason"] == "INFORM"
     assert said["new_metadata_endpoint"] == METADATA_ADDRESS
     assert responder.answered == 1
@@ -760,7 +760,7 @@ def test_a_real_client_that_has_an_address_is_told_the_endpoint(
 def udhcpc(made: Wires, name: str, script: str) -> dict[str, str]:
     """What a client of everyday use is told that wants an address, and to know the endpoint."""
     command = ("udhcpc", "-f", "-q", "-n", "-t", "2", "-T", "1", "-i", "eth0", "-O", "245", "-s", script)
-    return facts(made.in_guest(name, "timeout", "20", *command, check=False))
+    return facts(made.in_guest(name, "timeout", "60", *command, check=False))
 
 
 @contextmanager

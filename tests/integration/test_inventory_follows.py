@@ -18,6 +18,7 @@ from forewarn.store import SqlStore
 from forewarn.wire.imds import Dialect
 from tests.support.databases import postgresql
 from tests.support.simulated import Simulated, inventory, simulated
+from tests.support.spans import GUARD_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -27,13 +28,13 @@ ON_TWO = inventory(VirtualMachine(name="vm-1", host="host-2", addresses=("10.0.0
 
 def leased(made: Simulated, store: SqlStore, name: str) -> None:
     assert store.shared is not None
-    made.engine.leadership = Leased(store.shared, made.clock, name, inline, timedelta(seconds=4))
+    made.engine.leadership = Leased(store.shared, made.clock, name, inline, timedelta(seconds=GUARD_S))
 
 
 async def test_a_vm_that_moves_is_shown_nothing_older_on_its_new_host() -> None:
     """R42, invariant 6: who moves it may have yet to hear of a document that its old host has shown."""
     with postgresql() as server, server.database() as database:
-        store, other_store = database.open(busy_timeout_ms=1000), database.open(busy_timeout_ms=1000)
+        store, other_store = database.open(busy_timeout_ms=60_000), database.open(busy_timeout_ms=60_000)
         made = await simulated(ON_ONE, store=store, clock=RealClock())
         other = Simulated(
             store=other_store,

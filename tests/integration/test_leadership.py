@@ -36,7 +36,7 @@ def database(server: PostgreSql) -> Iterator[Database]:
 
 @pytest.fixture
 def store(database: Database) -> Iterator[SqlStore]:
-    store = database.open(busy_timeout_ms=1000)
+    store = database.open(busy_timeout_ms=60_000)
     yield store
     store.close()
 

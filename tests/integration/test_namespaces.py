@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.namespaces import METADATA_ADDRESS, Network, missing, network
 from tests.support.processes import Served, served
+from tests.support.spans import GUARD_S
 
 pytestmark = [
     pytest.mark.namespaces,
@@ -31,11 +32,11 @@ INVENTORY = {
 URLLIB = """
 import json, sys, urllib.request
 request = urllib.request.Request(sys.argv[1], headers={"Metadata": "true"})
-print(urllib.request.urlopen(request, timeout=10).read().decode())
+print(urllib.request.urlopen(request, timeout=60).read().decode())
 """
 RAW = """
 import socket, sys
-sock = socket.create_connection((sys.argv[1], 80), timeout=10)
+sock = socket.create_connection((sys.argv[1], 80), timeout=60)
 request = f"GET {sys.argv[2]} HTTP/1.1\\r\\nHost: {sys.argv[1]}\\r\\nMetadata: true\\r\\nConnection: close\\r\\n\\r\\n"
 sock.sendall(request.encode())
 answer = b""
@@ -63,11 +64,11 @@ def service(cloud: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def _output(command: list[str]) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=GUARD_S).stdout
 
 
 def _curl(cloud: Network, address: str, *options: str, url: str = URL) -> str:
-    command = ("curl", "-sS", "--max-time", "10", "--noproxy", "*", "-H", "Metadata:true", *options, url)
+    command = ("curl", "-sS", "--max-time", "60", "--noproxy", "*", "-H", "Metadata:true", *options, url)
     return _output(cloud.in_vm(address, *command))
 
 

@@ -19,6 +19,7 @@ from forewarn.core.approval import Approver
 from forewarn.errors import ActuatorError, ControlUnreachable, EndpointUnreachable
 from forewarn.host.link import Link
 from forewarn.unanswered import UNANSWERED
+from tests.support.spans import GUARD_S
 from tests.support.world import NOW
 from tests.unit.core.builders import maintenance, vm
 
@@ -33,7 +34,8 @@ def url() -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(GUARD_S)
+        assert not thread.is_alive()
 
 
 def _reset_all(server: socket.socket) -> None:
@@ -71,7 +73,7 @@ def test_this_is_how_it_looks_without_our_care(url: str) -> None:
     """If this fails, the libraries have mended it, and `unanswered` can go."""
 
     async def ask() -> None:
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=GUARD_S) as client:
             await client.get(url)
 
     causes: set[str] = set()
@@ -91,7 +93,7 @@ def test_an_approval_that_is_passed_on_is_not_taken(url: str) -> None:
 
 def test_a_client_is_told_that_nobody_answers(url: str) -> None:
     transport = AsyncHttp(url)
-    request = Request(method="GET", path="/metadata/versions", timeout_s=5.0)
+    request = Request(method="GET", path="/metadata/versions", timeout_s=GUARD_S)
     assert ask_often(lambda: transport.send(request), EndpointUnreachable)
 
 

@@ -21,6 +21,7 @@ from forewarn.clock import Clock, RealClock, VirtualClock
 from forewarn.core.model import EventType, Maintenance, MaintenanceState
 from tests.support.hypervisor import URI, hypervisor
 from tests.support.operator_service import operator_service
+from tests.support.spans import GUARD_S
 from tests.unit.core.builders import maintenance, vm
 
 __all__ = ["ACTUATORS", "Subject", "carried_out", "started", "subject", "until"]
@@ -131,7 +132,7 @@ async def _exec(stack: AsyncExitStack, folder: Path) -> Subject:
     begun = folder / "begun"
 
     def make() -> Exec:
-        limits = Limits(look_every=timedelta(milliseconds=10), deadline=timedelta(seconds=20))
+        limits = Limits(look_every=timedelta(milliseconds=10), deadline=timedelta(seconds=GUARD_S))
         return Exec([sys.executable, "-S", str(script)], folder / "runs", limits=limits)
 
     stack.callback((folder / "go").touch)  # whatever a test has left behind ends

@@ -28,7 +28,7 @@ __all__ = ["CHROMIUM", "Witness", "chromium", "cookie_of", "logged_in", "profile
 CHROMIUM = shutil.which("chromium")
 """Debian's; None: not installed here."""
 
-PATIENCE_MS = 40_000
+PATIENCE_MS = 60_000
 """How long a page may take to show something; most of it is for slow machines."""
 
 _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP *.example 127.0.0.1")

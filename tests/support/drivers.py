@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from forewarn.client import API_VERSIONS, AsyncClient, Change, Client, Document, Event, Missed, Pace, Seen
 from forewarn.client.transport import AsyncHttp, Http
+from tests.support.spans import GUARD_S
 
 __all__ = ["DRIVERS", "QUICK", "SHORT", "Driver", "Drives", "by_task", "by_thread"]
 
@@ -45,7 +46,7 @@ def by_thread(
     pace: Pace = QUICK,
     source_address: str | None = None,
     *,
-    connect_timeout_s: float = 5.0,
+    connect_timeout_s: float = GUARD_S,
     versions: Iterable[str] = API_VERSIONS,
 ) -> Iterator[Driver]:
     """`Client`."""
@@ -94,7 +95,7 @@ def by_task(
     pace: Pace = QUICK,
     source_address: str | None = None,
     *,
-    connect_timeout_s: float = 5.0,
+    connect_timeout_s: float = GUARD_S,
     versions: Iterable[str] = API_VERSIONS,
 ) -> Iterator[Driver]:
     """`AsyncClient`."""
