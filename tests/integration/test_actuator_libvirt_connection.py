@@ -14,6 +14,7 @@ from forewarn.actuators.libvirt_connection import HANGING_MAX, Line, Session
 from forewarn.errors import ActuatorError
 from tests.support.actuated import until
 from tests.support.hypervisor import NEEDS_LIBVIRT, URI, Hypervisor, hypervisor
+from tests.support.spans import GUARD_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, NEEDS_LIBVIRT]
 
@@ -25,12 +26,18 @@ def world() -> Iterator[Hypervisor]:
         yield made
 
 
+async def is_alive(line: Line) -> bool:
+    """Whether libvirt answers, however long that takes."""
+    line._deadline_s = GUARD_S
+    return await line.call(lambda session: session.connect.isAlive()) == 1
+
+
 async def test_a_call_that_hangs_is_left_alone_and_touches_nothing_more(world: Hypervisor) -> None:
     line = Line(URI, timedelta(milliseconds=200))
     release, ended = threading.Event(), threading.Event()
 
     def hang(session: Session) -> None:
-        release.wait(10)
+        release.wait(GUARD_S)
         try:
             session.go_on()
             session.connect.lookupByName("web-0").suspend()
@@ -39,31 +46,36 @@ async def test_a_call_that_hangs_is_left_alone_and_touches_nothing_more(world: H
 
     with pytest.raises(ActuatorError, match=f"libvirt at {URI} did not answer within 0.2 s"):
         await line.call(hang)
-    assert await line.call(lambda session: session.connect.isAlive()) == 1
+    assert await is_alive(line)
     release.set()
-    await asyncio.to_thread(ended.wait, 10)
+    assert await asyncio.to_thread(ended.wait, GUARD_S)
     assert world.state("web-0") == "running"
     await line.close()
 
 
 async def test_the_deadline_of_a_call_holds_when_nobody_waits_for_it_any_more(world: Hypervisor) -> None:
     line = Line(URI, timedelta(milliseconds=200))
-    release = threading.Event()
-    waiting = asyncio.create_task(line.call(lambda _session: release.wait(10)))
-    await asyncio.sleep(0.01)
+    release, begun = threading.Event(), threading.Event()
+
+    def hang(_session: Session) -> None:
+        begun.set()
+        release.wait(GUARD_S)
+
+    waiting = asyncio.create_task(line.call(hang))
+    assert await asyncio.to_thread(begun.wait, GUARD_S)
     waiting.cancel()
     with pytest.raises(ActuatorError, match="did not answer the call before"):
         await line.call(lambda session: session.connect.isAlive())
-    assert await line.call(lambda session: session.connect.isAlive()) == 1
+    assert await is_alive(line)
     release.set()
     await line.close()
 
 
 async def test_a_call_cancelled_before_its_turn_is_not_made(world: Hypervisor) -> None:
-    line = Line(URI, timedelta(seconds=5))
+    line = Line(URI, timedelta(seconds=GUARD_S))
     release = threading.Event()
     made: list[int] = []
-    first = asyncio.create_task(line.call(lambda _session: release.wait(10)))
+    first = asyncio.create_task(line.call(lambda _session: release.wait(GUARD_S)))
     second = asyncio.create_task(line.call(lambda _session: made.append(1)))
     await asyncio.sleep(0.02)
     second.cancel()
@@ -79,17 +91,17 @@ async def test_not_more_than_a_few_calls_may_hang(world: Hypervisor) -> None:
     release = threading.Event()
     for _ in range(HANGING_MAX):
         with pytest.raises(ActuatorError, match="did not answer within"):
-            await line.call(lambda _session: release.wait(10))
+            await line.call(lambda _session: release.wait(GUARD_S))
     with pytest.raises(ActuatorError, match=f"{HANGING_MAX} calls hang"):
         await line.call(lambda _session: None)
     release.set()
     await until(lambda: not any(worker.is_alive() for worker in line._hanging))
-    assert await line.call(lambda session: session.connect.isAlive()) == 1
+    assert await is_alive(line)
     await line.close()
 
 
 async def test_a_connection_that_breaks_is_made_anew_and_the_call_is_repeated(world: Hypervisor) -> None:
-    line = Line(URI, timedelta(seconds=5))
+    line = Line(URI, timedelta(seconds=GUARD_S))
     seen: list[Any] = []
 
     def look(session: Session) -> int:
@@ -104,11 +116,11 @@ async def test_a_connection_that_breaks_is_made_anew_and_the_call_is_repeated(wo
 
 
 async def test_what_libvirt_refuses_is_an_error_with_its_words(world: Hypervisor) -> None:
-    line = Line(URI, timedelta(seconds=5))
+    line = Line(URI, timedelta(seconds=GUARD_S))
     with pytest.raises(ActuatorError, match=f"libvirt at {URI}: .*running"):
         await line.call(lambda session: session.connect.lookupByName("web-0").create())
     await line.close()
-    nowhere = Line("qemu+unix:///system?socket=/no/such/socket", timedelta(seconds=5))
+    nowhere = Line("qemu+unix:///system?socket=/no/such/socket", timedelta(seconds=GUARD_S))
     with pytest.raises(ActuatorError, match=r"cannot connect to libvirt at qemu.*: .*No such file"):
         await nowhere.call(lambda session: session.connect.isAlive())
     await nowhere.close()

@@ -12,6 +12,7 @@ import pytest
 
 from forewarn.agent.listener import Incoming, Listener, Reply
 from forewarn.errors import ConfigError
+from tests.support.actuated import until
 from tests.support.spans import GUARD_S
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +54,10 @@ async def speak(url: str, data: bytes) -> bytes:
 
 
 async def test_requests_are_answered_one_after_the_other_on_one_connection() -> None:
-    async with listening() as listener, httpx.AsyncClient(base_url=listener.url, trust_env=False) as client:
+    async with (
+        listening() as listener,
+        httpx.AsyncClient(base_url=listener.url, trust_env=False, timeout=GUARD_S) as client,
+    ):
         first = await client.get("/a?x=1&y=2", headers={"X-Sent": "here"})
         second = await client.post("/b", content=b"12345")
     assert (first.status_code, first.text, first.headers["x-seen"]) == (200, "GET /a {'x': '1', 'y': '2'} 0", "here")
@@ -70,7 +74,10 @@ async def test_head_is_answered_without_a_body() -> None:
 
 
 async def test_what_breaks_is_a_500_and_the_next_request_is_answered() -> None:
-    async with listening() as listener, httpx.AsyncClient(base_url=listener.url, trust_env=False) as client:
+    async with (
+        listening() as listener,
+        httpx.AsyncClient(base_url=listener.url, trust_env=False, timeout=GUARD_S) as client,
+    ):
         assert (await client.get("/break")).status_code == 500
         assert (await client.get("/a")).status_code == 200
 
@@ -114,17 +121,17 @@ async def test_there_is_a_limit_of_connections_and_others_are_served_again_after
     async with listening() as listener:
         host, port = listener.url.removeprefix("http://").split(":")
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(64)]
-        await asyncio.sleep(0.05)
+        await until(lambda: len(listener._connections) == len(silent))
         with pytest.raises(httpx.TransportError):
             await _get(listener.url)
         for _, writer in silent:
             writer.close()
-        await asyncio.sleep(0.05)
+        await until(lambda: not listener._connections)
         assert (await _get(listener.url)).status_code == 200
 
 
 async def _get(url: str) -> httpx.Response:
-    async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=GUARD_S) as client:
         return await client.get(url)
 
 
