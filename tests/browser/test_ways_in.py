@@ -18,6 +18,7 @@ from tests.support.browsing import Witness, profile, visit
 from tests.support.estate import Estate, write_inventory
 from tests.support.provider import free_port, provider
 from tests.support.service import Running, running
+from tests.support.spans import GUARD_S
 
 _COMMAND_S = 60
 
@@ -69,7 +70,9 @@ def issuer() -> Iterator[str]:
     with provider(free_port()) as url:
         people = {"ann": ["ops"], "bob": ["db"], "eve": ["none"]}
         for name, groups in people.items():
-            assert httpx.put(f"{url}/users/{name}", json={"groups": groups}, trust_env=False).is_success
+            assert httpx.put(
+                f"{url}/users/{name}", json={"groups": groups}, trust_env=False, timeout=GUARD_S
+            ).is_success
         yield url
 
 

@@ -236,8 +236,8 @@ class Chaos:
         name = self._world.replicas[number].name
         try:
             async with self._world.operator(number) as client:
-                ready = await client.get("/readyz", timeout=20)
-                metrics = await client.get("/metrics", timeout=20)
+                ready = await client.get("/readyz")
+                metrics = await client.get("/metrics")
         except httpx.HTTPError as error:
             return Reading(replica=name, ahead_s=ahead_s, status=0, text=repr(error), is_leader=False)
         is_leader = "forewarn_leader 1.0" in metrics.text

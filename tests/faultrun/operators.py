@@ -17,6 +17,7 @@ from tests.faultrun.world import REPLICAS, World
 __all__ = ["Operator", "Steward"]
 
 _CLOCK = RealClock()
+_PATIENCE_S = 2.5
 _SERVER_ERROR = 500
 _OK = 200
 _VERBS = {"schedule": 10, "restart": 8, "cancel": 4, "complete": 3, "start": 2, "fail": 1}
@@ -175,7 +176,7 @@ class Steward:
 async def _ask(world: World, number: int, method: str, command: Command) -> tuple[int | None, dict[str, Any]]:
     """Status and body of the answer; None: there was none."""
     try:
-        async with world.operator(number) as client:
+        async with world.operator(number, _PATIENCE_S) as client:
             headers = {"idempotency-key": command.key}
             answer = await client.request(method, command.path, json=command.body, headers=headers)
             return answer.status_code, answer.json()

@@ -179,7 +179,7 @@ async def _schedule_last(made: World) -> None:
     vms = [vm for vm in made.fleet.names if made.fleet.places[vm].host == made.hosts[0]]
     body = {"vms": vms, "type": "Freeze", "notice_s": 900, "force": True, "reason": CLOSING}
     async with made.operator(2) as client:
-        answer = await client.post("/v1/maintenance", json=body, timeout=20)
+        answer = await client.post("/v1/maintenance", json=body)
         answer.raise_for_status()
 
 
@@ -204,7 +204,7 @@ async def _pages(client: httpx.AsyncClient, path: str, **query: Any) -> list[dic
     after = None
     while True:
         wanted = {"limit": 1000, **query} | ({"after": after} if after else {})
-        page = (await client.get(path, params=wanted, timeout=20)).raise_for_status().json()
+        page = (await client.get(path, params=wanted)).raise_for_status().json()
         found += page["items"]
         after = page["next"]
         if after is None:

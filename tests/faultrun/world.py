@@ -25,13 +25,13 @@ from tests.faultrun.parts import Part
 from tests.faultrun.postgres import DATABASE, Cluster, Template
 from tests.faultrun.records import Showing
 from tests.support.databases import Database
+from tests.support.spans import GUARD_S
 
 __all__ = ["LEASE_S", "REPLICAS", "Base", "World", "base", "world"]
 
 REPLICAS = 3
 LEASE_S = 4.0
 _METADATA_PORT, _CONTROL_PORT = 18169, 18170
-_PATIENCE_S = 2.5
 _REQUESTS_PER_S_MAX = 250
 _PAUSE_S_MIN = 0.33
 
@@ -102,12 +102,12 @@ class World:
         """All of them."""
         return [*self.replicas, *self.endpoints.values()]
 
-    def operator(self, number: int) -> httpx.AsyncClient:
+    def operator(self, number: int, timeout_s: float = GUARD_S) -> httpx.AsyncClient:
         """A client of that replica; the caller closes it."""
         return httpx.AsyncClient(
             base_url=f"http://{self.network.replica(number)}:{_CONTROL_PORT}",
             headers={"authorization": f"Bearer {self.token}"},
-            timeout=_PATIENCE_S,
+            timeout=timeout_s,
             trust_env=False,
             verify=False,  # noqa: S501 - there is no TLS, and making its context takes time
         )
@@ -118,7 +118,7 @@ class World:
         await asyncio.gather(*(self._begin_replica(number) for number in range(REPLICAS)))
         async with self.operator(0) as client:
             inventory = self.fleet.inventory(self.addresses)
-            (await client.put("/v1/inventory", json=inventory, timeout=20)).raise_for_status()
+            (await client.put("/v1/inventory", json=inventory)).raise_for_status()
         await asyncio.gather(*(self._begin_host(number, host) for number, host in enumerate(self.hosts)))
 
     async def _begin_replica(self, number: int) -> None:
@@ -147,7 +147,7 @@ class World:
 
     async def _begin_host(self, number: int, host: str) -> None:
         async with self.operator(0) as client:
-            answer = await client.post(f"/v1/hosts/{host}/tokens", timeout=20)
+            answer = await client.post(f"/v1/hosts/{host}/tokens")
             (self.folder / f"{host}.token").write_text(answer.raise_for_status().json()["token"])
         words = ["endpoint", "--host", host, "--token-file", str(self.folder / f"{host}.token"), "--listen", ""]
         for replica in range(REPLICAS):

@@ -10,6 +10,7 @@ from typing import Any
 from tests.guests.host import Host
 from tests.guests.initramfs import build
 from tests.guests.kernel import find
+from tests.support.spans import GUARD_S
 
 __all__ = ["FORGED", "SHARED", "Guest", "Life", "define"]
 
@@ -19,7 +20,6 @@ SHARED = "10.0.0.2"
 FORGED = "10.0.0.9"
 """An address that no guest has, until one pretends to be another."""
 
-_TIMEOUT_S = 30
 _MARK = "guest: "
 
 _DOMAIN = """
@@ -117,7 +117,7 @@ class Guest:
     def type(self, line: str) -> None:
         """Have its shell run a line."""
         with socket.socket(socket.AF_UNIX) as console:
-            console.settimeout(_TIMEOUT_S)
+            console.settimeout(GUARD_S)
             console.connect(str(self.host.consoles / f"{self.name}.sock"))
             console.sendall(f"{line}\n".encode())
             console.shutdown(socket.SHUT_WR)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.guests.kernel import Kernel
+from tests.support.spans import GUARD_S
 
 __all__ = ["BUSYBOX", "build"]
 
@@ -40,7 +41,7 @@ def build(kernel: Kernel) -> bytes:
 
 def _libraries() -> Iterator[Path]:
     """What busybox is linked with; nothing where it is linked statically."""
-    said = subprocess.run(["ldd", BUSYBOX], check=False, capture_output=True, text=True, timeout=30).stdout
+    said = subprocess.run(["ldd", BUSYBOX], check=False, capture_output=True, text=True, timeout=GUARD_S).stdout
     for line in said.splitlines():
         found = re.search(r"(/\S+) \(0x", line)
         if found is not None:

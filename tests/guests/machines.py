@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.guests.host import LIKE_TESTS, Host
+from tests.support.spans import GUARD_S
 from tests.support.terminal import Terminal, terminal
 
 __all__ = ["CLOUD", "Machine", "address", "cloud"]
@@ -17,7 +18,6 @@ __all__ = ["CLOUD", "Machine", "address", "cloud"]
 CLOUD = {"control-1": 11, "control-2": 12, "control-3": 13, "host-1": 21, "host-2": 22}
 """Names of the machines, and the last part of their addresses."""
 
-_TIMEOUT_S = 30
 _PATIENCE_S = 300.0
 """For an emulated guest to boot where others use the processors as well."""
 
@@ -118,7 +118,7 @@ def _network(script: str) -> Iterator[int]:
         yield process.pid
     finally:
         process.kill()
-        process.wait(_TIMEOUT_S)
+        process.wait(GUARD_S)
         if process.stdout is not None:
             process.stdout.close()
 
@@ -159,5 +159,5 @@ def _machine(folder: Path, name: str, pid: int, host: Host | None) -> Iterator[M
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=GUARD_S)
     assert done.returncode == 0, f"{command}: {done.stderr}"

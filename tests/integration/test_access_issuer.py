@@ -18,6 +18,7 @@ from tests.support.control import error
 from tests.support.pages import Browser, text_of
 from tests.support.provider import free_port, provider
 from tests.support.service import Running, running
+from tests.support.spans import GUARD_S
 
 pytestmark = pytest.mark.slow
 CLIENT, BACK = "forewarn", "http://127.0.0.1:9/back"
@@ -48,7 +49,7 @@ def login(url: str, name: str, groups: list[str], client: str = CLIENT) -> str:
     """The token that a person gets who logs in: authorization code with PKCE."""
     verifier = secrets.token_urlsafe(32)
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-    with httpx.Client(base_url=url, trust_env=False, timeout=20) as browser:
+    with httpx.Client(base_url=url, trust_env=False, timeout=GUARD_S) as browser:
         assert browser.put(f"/users/{name}", json={"groups": groups}).is_success
         asked = {
             "client_id": client,
@@ -143,12 +144,12 @@ def asked(browser: Browser, target: str = "/vms") -> str:
 
 def answered(url: str, name: str) -> str:
     """Where the issuer sends the browser of somebody who has logged in there."""
-    with httpx.Client(trust_env=False, timeout=20) as browser:
+    with httpx.Client(trust_env=False, timeout=GUARD_S) as browser:
         return str(browser.post(url, data={"sub": name}).headers["location"])
 
 
 def test_people_log_in_to_the_dashboard_at_the_issuer(dashboard: Running, port: int) -> None:
-    with provider(port) as url, httpx.Client(base_url=url, trust_env=False) as issuer:
+    with provider(port) as url, httpx.Client(base_url=url, trust_env=False, timeout=GUARD_S) as issuer:
         for name, group in (("ann", "ops"), ("bob", "web"), ("eve", "none")):
             assert issuer.put(f"/users/{name}", json={"groups": [group]}).is_success
         for name, role in (("ann", "operator"), ("bob", "tenant")):
@@ -169,7 +170,7 @@ def test_people_log_in_to_the_dashboard_at_the_issuer(dashboard: Running, port: 
 
 def test_an_answer_belongs_to_the_browser_that_asked(dashboard: Running, port: int) -> None:
     """Nobody is logged in as somebody else by a link to an answer that was meant for another browser."""
-    with provider(port) as url, httpx.Client(base_url=url, trust_env=False) as issuer:
+    with provider(port) as url, httpx.Client(base_url=url, trust_env=False, timeout=GUARD_S) as issuer:
         assert issuer.put("/users/ann", json={"groups": ["ops"]}).is_success
         with Browser(dashboard) as ann, Browser(dashboard) as bob:
             back = answered(asked(ann), "ann")

@@ -13,6 +13,7 @@ from forewarn.core.access import Role
 from tests.support.access import client_of, token_of
 from tests.support.control import error
 from tests.support.service import Running, eventually, running
+from tests.support.spans import GUARD_S
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_refused_calls_stand_in_the_ledger_and_a_flood_is_summed_up(tmp_path: Pa
 def test_a_path_that_nobody_has_is_404_and_no_refusal(apart: Running) -> None:
     with client_of(apart, "guess") as stranger:
         assert stranger.get("/v2/none").status_code == 404
-    with httpx.Client(base_url=apart.service.control_url, trust_env=False) as nobody:
+    with httpx.Client(base_url=apart.service.control_url, trust_env=False, timeout=GUARD_S) as nobody:
         assert nobody.get("/healthz").status_code == 200
     assert refused(apart) == []
 

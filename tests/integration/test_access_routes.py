@@ -13,6 +13,7 @@ from forewarn.control.access import ROUTES, check_routes
 from forewarn.core.access import Role
 from tests.support.access import token_of
 from tests.support.service import Running, running
+from tests.support.spans import GUARD_S
 
 EXPECTED = {
     # o operator, t tenant, h host, r read-only; written anew, so that a wrong cell of the table is seen
@@ -115,7 +116,7 @@ def test_the_table_is_what_is_expected() -> None:
 def test_the_service_does_what_the_table_says(apart: Running, role: Role) -> None:
     """403 where the role may not, and anything else where it may: nothing that is named here exists."""
     headers = {"authorization": f"Bearer {token_of(apart, role)}"}
-    with httpx.Client(base_url=apart.service.control_url, headers=headers, trust_env=False, timeout=20) as client:
+    with httpx.Client(base_url=apart.service.control_url, headers=headers, trust_env=False, timeout=GUARD_S) as client:
         for route, letters in EXPECTED.items():
             if route in ASKS_NOBODY:
                 continue
@@ -133,7 +134,7 @@ def _code(response: httpx.Response) -> str:
 
 
 def test_nobody_gets_in_without_a_token(apart: Running) -> None:
-    with httpx.Client(base_url=apart.service.control_url, trust_env=False, timeout=20) as client:
+    with httpx.Client(base_url=apart.service.control_url, trust_env=False, timeout=GUARD_S) as client:
         for route in EXPECTED.keys() - ASKS_NOBODY:
             method, path = route.split(" ")
             path = re.sub(r"\{\w+\}", "1", path)

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from tests.support.processes import Served, served, wait_for
+from tests.support.spans import GUARD_S
 
 
 class _Any:
@@ -33,7 +34,9 @@ CLI = (sys.executable, "-m", "forewarn")
 
 def forewarn(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"NO_COLOR": "1", "COLUMNS": "160", "FOREWARN_AGENT_CONFIG": str(folder / "agent.toml")}
-    return subprocess.run([*CLI, *arguments], check=False, capture_output=True, text=True, timeout=30, env=environment)
+    return subprocess.run(
+        [*CLI, *arguments], check=False, capture_output=True, text=True, timeout=GUARD_S, env=environment
+    )
 
 
 @contextmanager
@@ -49,7 +52,7 @@ def agent(folder: Path, endpoint: str, rules: str) -> Iterator[subprocess.Popen[
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(GUARD_S) == 0
 
 
 def _free_port() -> int:
@@ -72,7 +75,7 @@ def status(folder: Path) -> Any:  # noqa: ANN401 - JSON
     try:
         token = (folder / "agent.token").read_text().strip()
         answer = httpx.get(
-            f"http://{listen}/status", headers={"Authorization": f"Bearer {token}"}, trust_env=False, timeout=10
+            f"http://{listen}/status", headers={"Authorization": f"Bearer {token}"}, trust_env=False, timeout=GUARD_S
         )
     except (OSError, httpx.HTTPError):
         return None

@@ -29,6 +29,7 @@ from tests.support.documents import ROOT, files_in
 from tests.support.namespaces import METADATA_ADDRESS, Network, missing, network
 from tests.support.peered import SECRET, AgentProcess, approvals, group_of, operate, schedule
 from tests.support.processes import Served, served, wait_for
+from tests.support.spans import GUARD_S
 
 DEADLINE_S = 5.0
 STAGGER_S = 1.5
@@ -463,7 +464,7 @@ class Tap:
 def post(url: str, body: bytes, signature: str) -> tuple[int, bytes, str]:
     """A question to an agent: status, body and signature of its answer."""
     try:
-        answer = httpx.post(url + PATH, content=body, headers={SIGNATURE: signature}, timeout=5, trust_env=False)
+        answer = httpx.post(url + PATH, content=body, headers={SIGNATURE: signature}, timeout=GUARD_S, trust_env=False)
     except httpx.TransportError:
         return 502, b"", ""
     return answer.status_code, answer.content, answer.headers.get(SIGNATURE, "")
@@ -659,7 +660,7 @@ class Cloud:
             self._in_vm(here, "ip", "route", "add", "blackhole", f"{there}/32")
 
     def _in_vm(self, address: str, *command: str) -> None:
-        subprocess.run(self.net.in_vm(address, *command), check=True, capture_output=True, timeout=30)
+        subprocess.run(self.net.in_vm(address, *command), check=True, capture_output=True, timeout=GUARD_S)
 
 
 @pytest.fixture

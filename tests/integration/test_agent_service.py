@@ -53,14 +53,14 @@ class Agent:
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of an answer to anybody."""
-        answer = httpx.get(f"{self.url}{path}", trust_env=False)
+        answer = httpx.get(f"{self.url}{path}", trust_env=False, timeout=GUARD_S)
         return answer.status_code, answer.text.strip()
 
     def status(self) -> dict[str, Any]:
         """What it tells operators."""
         token = (self.folder / "state" / "agent.token").read_text().strip()
         headers = {"authorization": f"Bearer {token}"}
-        told: dict[str, Any] = httpx.get(f"{self.url}/status", headers=headers, trust_env=False).json()
+        told: dict[str, Any] = httpx.get(f"{self.url}/status", headers=headers, trust_env=False, timeout=GUARD_S).json()
         return told
 
     def wait_ready(self) -> None:
@@ -189,9 +189,14 @@ class Cloud:
         self.url = service.metadata_url
         self._announced: list[str] = []
         # Who has never asked is not told of anything (R67).
-        httpx.get(f"{self.url}/metadata/scheduledevents?api-version=2020-07-01", headers=METADATA, trust_env=False)
+        httpx.get(
+            f"{self.url}/metadata/scheduledevents?api-version=2020-07-01",
+            headers=METADATA,
+            trust_env=False,
+            timeout=GUARD_S,
+        )
         self._operator = httpx.Client(
-            base_url=service.control_url, headers={"authorization": f"Bearer {token}"}, trust_env=False
+            base_url=service.control_url, headers={"authorization": f"Bearer {token}"}, trust_env=False, timeout=GUARD_S
         )
 
     def announce(self, notice_s: float = 300) -> str:

@@ -29,7 +29,7 @@ from forewarn.agent.steps import VARIABLES, StepRunner
 from forewarn.errors import HookFailed
 from tests.support.processes import wait_for
 from tests.support.records import a_record
-from tests.support.spans import lasts
+from tests.support.spans import GUARD_S, lasts
 
 pytestmark = pytest.mark.anyio
 
@@ -421,7 +421,7 @@ class Server:
                 server.requests.append((self.path, dict(self.headers.items()), body))
                 status = server.answers.pop(0) if server.answers else 200
                 if status < 0:
-                    server.is_over.wait(10)
+                    server.is_over.wait(GUARD_S)
                     return
                 self.send_response(status)
                 self.send_header("Location", "/other")

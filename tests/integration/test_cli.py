@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from tests.support.processes import Served, served
+from tests.support.spans import GUARD_S
 
 FOREWARN = (sys.executable, "-m", "forewarn")
-LIMIT_S = 30
 ANY_PORT = ("--metadata-listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0")
 INVENTORY = """\
 hosts: [{name: host-1}, {name: host-2}]
@@ -55,7 +55,7 @@ class Cli:
             capture_output=True,
             text=True,
             input=text,
-            timeout=LIMIT_S,
+            timeout=GUARD_S,
             cwd=self.folder,
             env=self.environment | variables,
         )
@@ -298,7 +298,7 @@ def test_the_metadata_address_is_not_taken_for_the_control_address(cli: Cli, ser
 def test_a_reader_that_leaves_early_is_no_error(cli: Cli) -> None:
     script = f"{FOREWARN[0]} -m forewarn ledger --all | head -n 1; exit ${{PIPESTATUS[1]}}"
     done = subprocess.run(
-        ["bash", "-c", script], check=True, capture_output=True, text=True, timeout=LIMIT_S, env=cli.environment
+        ["bash", "-c", script], check=True, capture_output=True, text=True, timeout=GUARD_S, env=cli.environment
     )
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1
@@ -308,7 +308,7 @@ def test_output_that_cannot_be_written_is_one_line(cli: Cli) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*FOREWARN, "vm", "list"],
-            check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, env=cli.environment,
+            check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=GUARD_S, env=cli.environment,
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "forewarn: cannot write the output: No space left on device\n"
@@ -330,7 +330,7 @@ def test_the_client_part_imports_no_library_of_the_server(alone: Cli) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
-        check=True, capture_output=True, text=True, timeout=LIMIT_S, env=alone.environment,
+        check=True, capture_output=True, text=True, timeout=GUARD_S, env=alone.environment,
     )  # fmt: skip
     assert done.stdout == "[]\n"
 
@@ -343,7 +343,7 @@ def test_without_the_server_s_libraries_serve_says_what_to_install(alone: Cli) -
     for command in ("serve", "openapi"):
         done = subprocess.run(
             [sys.executable, "-c", script, command],
-            check=False, capture_output=True, text=True, timeout=LIMIT_S, env=alone.environment, cwd=alone.folder,
+            check=False, capture_output=True, text=True, timeout=GUARD_S, env=alone.environment, cwd=alone.folder,
         )  # fmt: skip
         assert done.returncode == 1
         assert "pip install 'forewarn[server]'" in done.stderr
@@ -364,7 +364,7 @@ def started(alone: Cli, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=LIMIT_S)
+        process.communicate(timeout=GUARD_S)
 
 
 def line_of(file: IO[str] | None) -> str:
@@ -377,7 +377,7 @@ def ready(process: subprocess.Popen[str]) -> tuple[str, str]:
     """Where a service answers: metadata and control."""
     line = line_of(process.stdout)
     match = re.fullmatch(r"forewarn is ready: metadata (\S+), control (\S+) \(1 VM on 1 host\)\n", line)
-    assert match is not None, line or process.communicate(timeout=LIMIT_S)[1]
+    assert match is not None, line or process.communicate(timeout=GUARD_S)[1]
     return match[1], match[2]
 
 
@@ -390,13 +390,14 @@ def test_following_the_ledger_outlives_a_restart_and_misses_nothing(alone: Cli) 
         alone.environment["FOREWARN_CONTROL_URL"] = control
         follower = stack.enter_context(started(alone, "ledger", "--follow", "--json"))
         assert json.loads(line_of(follower.stdout))["kind"] == "inventory-applied"
-        assert httpx.get(metadata + EVENTS, headers={"Metadata": "true"}, trust_env=False).status_code == 200
+        shown = httpx.get(metadata + EVENTS, headers={"Metadata": "true"}, trust_env=False, timeout=GUARD_S)
+        assert shown.status_code == 200
         assert json.loads(line_of(follower.stdout))["kind"] == "enabled"
         [made] = alone.json("vm", "restart", "vm-1")
         assert json.loads(line_of(follower.stdout))["maintenance_id"] == made["id"]
 
         first.send_signal(signal.SIGTERM)
-        assert first.wait(5) == 0
+        assert first.wait(GUARD_S) == 0
         assert "is lost; trying again" in line_of(follower.stderr)
         address = control.removeprefix("http://")
         second = stack.enter_context(
@@ -409,8 +410,8 @@ def test_following_the_ledger_outlives_a_restart_and_misses_nothing(alone: Cli) 
         assert line_of(follower.stderr) == "the connection is back\n"
 
         follower.send_signal(signal.SIGINT)
-        assert follower.wait(5) == 130
-        assert follower.communicate(timeout=LIMIT_S) == ("", "")
+        assert follower.wait(GUARD_S) == 130
+        assert follower.communicate(timeout=GUARD_S) == ("", "")
 
 
 # Starting and stopping
@@ -421,12 +422,14 @@ def test_a_signal_stops_serve_within_5_s_with_status_0(alone: Cli, number: signa
     with started(alone, "serve", *ANY_PORT) as process:
         _, control = ready(process)
         token = (alone.folder / "state/operator.token").read_text().strip()
-        client = httpx.Client(base_url=control, headers={"authorization": f"Bearer {token}"}, trust_env=False)
+        client = httpx.Client(
+            base_url=control, headers={"authorization": f"Bearer {token}"}, trust_env=False, timeout=GUARD_S
+        )
         with client, client.stream("GET", "/v1/watch") as watching:
             assert watching.status_code == 200
             process.send_signal(number)
-            assert process.wait(5) == 0
-        assert process.communicate(timeout=LIMIT_S) == ("", "")
+            assert process.wait(GUARD_S) == 0
+        assert process.communicate(timeout=GUARD_S) == ("", "")
 
 
 @pytest.mark.slow
@@ -470,7 +473,7 @@ def test_a_certificate_makes_the_control_api_https(alone: Cli) -> None:
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "certificate.pem",
          "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True, capture_output=True, cwd=alone.folder, timeout=LIMIT_S,
+        check=True, capture_output=True, cwd=alone.folder, timeout=GUARD_S,
     )  # fmt: skip
     with started(alone, "serve", *ANY_PORT, "--tls-certificate", "certificate.pem", "--tls-key", "key.pem") as process:
         _, control = ready(process)
@@ -500,7 +503,7 @@ def test_serve_takes_settings_by_flag_and_by_name(alone: Cli) -> None:
         alone.environment["FOREWARN_CONTROL_URL"] = control
         assert alone.run("clock", "show").stdout == "2031-05-06 00:00:00Z (virtual)\n"
         headers = {"Metadata": "true"}
-        assert httpx.get(metadata + EVENTS, headers=headers, trust_env=False).status_code == 200
+        assert httpx.get(metadata + EVENTS, headers=headers, trust_env=False, timeout=GUARD_S).status_code == 200
         alone.json("maintenance", "schedule", "--vm", "vm-1", "--type", "Freeze")
         alone.run("clock", "advance", "30d")
         assert [m["state"] for m in alone.json("maintenance", "list")] == ["started"], "completion is by hand here"

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.support.processes import Served, served
+from tests.support.spans import GUARD_S
 
 pytestmark = pytest.mark.slow  # whole processes, for seconds
 
@@ -19,7 +20,7 @@ EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 
 def ask(service: Served, version: str = "2020-07-01") -> int:
     url = service.metadata_url + EVENTS.replace("2020-07-01", version)
-    return httpx.get(url, headers={"Metadata": "true"}, trust_env=False).status_code
+    return httpx.get(url, headers={"Metadata": "true"}, trust_env=False, timeout=GUARD_S).status_code
 
 
 def said(service: Served, *arguments: str, status: int = 0) -> str:
@@ -28,7 +29,7 @@ def said(service: Served, *arguments: str, status: int = 0) -> str:
         env=service.environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=GUARD_S,
         check=False,
     )
     assert ran.returncode == status, ran.stderr

@@ -17,6 +17,7 @@ import pytest
 from forewarn.client.discovery import VARIABLE
 from tests.support.namespaces import Network, missing, network
 from tests.support.processes import served, wait_for
+from tests.support.spans import GUARD_S
 
 VM = "10.9.0.11"
 ENDPOINT = "168.63.129.16"
@@ -70,7 +71,7 @@ pytestmark = [
 
 
 def run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=GUARD_S)
 
 
 @pytest.fixture(scope="module")

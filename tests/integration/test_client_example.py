@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.documents import ROOT
 from tests.support.processes import served, wait_for
+from tests.support.spans import GUARD_S
 
 
 @pytest.mark.slow
@@ -22,7 +23,7 @@ def test_the_example_goes_through_a_whole_event(tmp_path: Path) -> None:
             try:
                 wait_for(lambda: service.forewarn("vm", "show", "vm-1")["enabled"])
                 service.forewarn("maintenance", "schedule", "--vm", "vm-1", "--type", "Freeze")
-                output, _ = handler.communicate(timeout=30)
+                output, _ = handler.communicate(timeout=GUARD_S)
             finally:
                 handler.kill()
     lines = ["this is vm-1", "prepare: Freeze of vm-1", "approved", "started", "recover: Freeze is over"]

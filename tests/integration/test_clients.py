@@ -18,6 +18,7 @@ from requests.adapters import HTTPAdapter
 
 from forewarn.wire.imds import VERSIONS
 from tests.support.service import Running, Vm
+from tests.support.spans import GUARD_S
 from tests.support.wire import EVENTS, LATEST, approval, get, post
 
 METADATA = {"Metadata": "true"}
@@ -43,7 +44,7 @@ def by_urllib(service: Running, vm: Vm) -> Iterator[Ask]:
 
     class Connection(http.client.HTTPConnection):
         def __init__(self, host: str, **options: object) -> None:
-            super().__init__(host, timeout=10, source_address=(vm.address, 0))
+            super().__init__(host, timeout=GUARD_S, source_address=(vm.address, 0))
 
     class Handler(urllib_request.HTTPHandler):
         def http_open(self, req: urllib_request.Request) -> http.client.HTTPResponse:
@@ -67,7 +68,7 @@ def by_urllib(service: Running, vm: Vm) -> Iterator[Ask]:
 def by_http_client(service: Running, vm: Vm) -> Iterator[Ask]:
     """One connection, kept."""
     host, port = service.address
-    connection = http.client.HTTPConnection(host, port, timeout=10, source_address=(vm.address, 0))
+    connection = http.client.HTTPConnection(host, port, timeout=GUARD_S, source_address=(vm.address, 0))
 
     def ask(method: str, path: str, body: bytes | None) -> Got:
         connection.request(method, path, body, METADATA)
@@ -93,7 +94,7 @@ def by_requests(service: Running, vm: Vm) -> Iterator[Ask]:
         session.mount("http://", Adapter())
 
         def ask(method: str, path: str, body: bytes | None) -> Got:
-            response = session.request(method, service.url + path, data=body, headers=METADATA, timeout=10)
+            response = session.request(method, service.url + path, data=body, headers=METADATA, timeout=GUARD_S)
             return Got(response.status_code, response.headers, response.content)
 
         yield ask

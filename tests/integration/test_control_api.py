@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.control import error
 from tests.support.service import Running, Vm, running
+from tests.support.spans import GUARD_S
 
 UNKNOWN = "00000000-0000-0000-0000-000000000000"
 
@@ -27,7 +28,7 @@ def freeze(vm: Vm, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - members of 
 def test_without_the_token_everything_is_401(service: Running, header: str | None) -> None:
     token = service.service.tokens.operator
     sent = {} if header is None else {b"authorization": header.replace("TOKEN", token).strip().encode("latin-1")}
-    with httpx.Client(base_url=service.service.control_url, headers=sent, trust_env=False) as client:
+    with httpx.Client(base_url=service.service.control_url, headers=sent, trust_env=False, timeout=GUARD_S) as client:
         paths = client.get("/openapi.json").json()["paths"]
         for path, methods in paths.items():
             for method in methods:
@@ -41,11 +42,16 @@ def test_without_the_token_everything_is_401(service: Running, header: str | Non
 
 def test_the_scheme_of_the_token_is_taken_in_any_case(service: Running) -> None:
     headers = {"authorization": f"bearer {service.service.tokens.operator}"}
-    assert httpx.get(f"{service.service.control_url}/v1/clock", headers=headers, trust_env=False).status_code == 200
+    assert (
+        httpx.get(
+            f"{service.service.control_url}/v1/clock", headers=headers, trust_env=False, timeout=GUARD_S
+        ).status_code
+        == 200
+    )
 
 
 def test_on_loopback_what_looks_after_the_service_needs_no_token(service: Running) -> None:
-    with httpx.Client(base_url=service.service.control_url, trust_env=False) as client:
+    with httpx.Client(base_url=service.service.control_url, trust_env=False, timeout=GUARD_S) as client:
         assert client.get("/healthz").json() == {"status": "ok"}
         assert client.get("/readyz").json() == {"status": "ready"}
         assert client.get("/metrics").status_code == 200
@@ -54,7 +60,7 @@ def test_on_loopback_what_looks_after_the_service_needs_no_token(service: Runnin
 def test_beyond_loopback_what_looks_after_the_service_needs_the_token(tmp_path: Path) -> None:
     with running(tmp_path, control_listen="0.0.0.0:0", insecure=True) as service, service.operator() as api:
         for path in ("/healthz", "/readyz", "/metrics"):
-            error(httpx.get(service.service.control_url + path, trust_env=False), 401, "unauthorized")
+            error(httpx.get(service.service.control_url + path, trust_env=False, timeout=GUARD_S), 401, "unauthorized")
             assert api.get(path).status_code == 200
 
 

@@ -23,6 +23,7 @@ from forewarn.core.access import Role
 from forewarn.net.tally import Tally
 from tests.support.access import token_of
 from tests.support.service import Running, eventually, running
+from tests.support.spans import GUARD_S
 from tests.support.wire import Answer, Wire, get
 
 STRANGER = "127.0.7.7"
@@ -357,7 +358,7 @@ def test_running_out_of_descriptors_is_logged_and_is_over_when_there_are_some(tm
             assert eventually(lambda: any("cannot be accepted" in line["event"] for line in logs))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        late.settimeout(10)
+        late.settimeout(GUARD_S)
         assert late.recv(12) == b"HTTP/1.1 200"
         logs[:] = [line for line in logs if "cannot be accepted" not in line["event"]]
 
@@ -402,7 +403,7 @@ def test_under_tls_browsers_are_told_to_stay_with_it(
     context = ssl.create_default_context(cafile=str(certificate[0]))
     with running(tmp_path, tls_certificate=certificate[0], tls_key=certificate[1]) as service:
         for path, status in (("/login", 200), ("/v1/whoami", 401), ("/healthz", 200), ("/none", 404)):
-            plain = socket.create_connection(address(service), timeout=10)
+            plain = socket.create_connection(address(service), timeout=GUARD_S)
             with Wire.over(context.wrap_socket(plain, server_hostname="localhost")) as secure:
                 answer = secure.ask(asked(path).replace(b"Host: control", b"Host: localhost"))
                 assert (answer.status, path) == (status, path)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.documents import ROOT, Example, examples, files_in, links, pages
 from tests.support.processes import Served, served, wait_for
+from tests.support.spans import GUARD_S
 
 EXAMPLES = list(examples())
 _FIRST = ("README", "first-steps")
@@ -67,7 +68,7 @@ def test_the_example_handler_goes_through_a_whole_event(tmp_path: Path) -> None:
             try:
                 wait_for(lambda: service.forewarn("vm", "show", "vm-1")["enabled"])
                 service.forewarn("maintenance", "schedule", "--vm", "vm-1", "--type", "Freeze")
-                output, _ = handler.communicate(timeout=30)
+                output, _ = handler.communicate(timeout=GUARD_S)
             finally:
                 handler.kill()
     assert output.splitlines() == ["prepare: Freeze of vm-1", "approved", "recover: Freeze is over"]

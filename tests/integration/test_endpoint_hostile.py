@@ -13,7 +13,7 @@ import pytest
 
 from forewarn.app import raise_descriptor_limit
 from tests.support.service import Running, Vm, eventually, running
-from tests.support.spans import lasts, typical_s
+from tests.support.spans import GUARD_S, lasts, typical_s
 from tests.support.wire import LATEST, Answer, Wire, approval, get, post
 
 REQUEST_TIMEOUT_S = 0.4
@@ -357,5 +357,5 @@ def test_a_stop_answers_what_is_under_way_and_closes_the_rest(tmp_path: Path) ->
             assert wire.read().status == 200
             assert [each.is_ended for each in (wire, waiting, unfinished)] == [True] * 3
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(service.address, timeout=5)
+                socket.create_connection(service.address, timeout=GUARD_S)
         assert service.is_approved(event_id)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.service import Running, Vm, eventually, running
+from tests.support.spans import GUARD_S
 from tests.support.wire import LATEST, Wire, approval, get, post
 
 UNKNOWN = b'{ "error": "Bad request: . EventId is not known" }'
@@ -37,7 +38,7 @@ def held_writer(service: Running) -> Iterator[Callable[[], None]]:
         may.wait(60)
 
     service.service._writer.submit(wait)
-    assert begun.wait(10)
+    assert begun.wait(GUARD_S)
     try:
         yield may.set
     finally:

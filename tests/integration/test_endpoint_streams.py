@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.service import Running, Vm, eventually, inventory, running
+from tests.support.spans import GUARD_S
 from tests.support.wire import LATEST, Wire, approval, get, post
 
 NOTHING = b'{"StartRequests":[]}'
@@ -169,7 +170,7 @@ def numb(service: Running, vm: Vm) -> Wire:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.bind((vm.address, 0))
     sock.connect(service.address)
-    sock.settimeout(10)
+    sock.settimeout(GUARD_S)
     return Wire.over(sock)
 
 

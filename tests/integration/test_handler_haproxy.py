@@ -20,6 +20,7 @@ from forewarn.errors import HookFailed
 from tests.support.balanced import Backend, Place, ask, backend, clients
 from tests.support.interrupted import Fragile, crash_everywhere
 from tests.support.processes import wait_for
+from tests.support.spans import GUARD_S
 
 _HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 _needs_haproxy = pytest.mark.skipif(_HAPROXY is None, reason="needs haproxy")
@@ -74,7 +75,7 @@ class Proxy:
     def say(self, command: str) -> str:
         """Tell it something as an operator would, without the handler."""
         with socket.socket(socket.AF_UNIX) as told:
-            told.settimeout(10)
+            told.settimeout(GUARD_S)
             told.connect(self.socket)
             told.sendall(f"{command}\n".encode())
             answer = b""
@@ -112,7 +113,7 @@ def proxy(tmp_path: Path) -> Iterator[Proxy]:
             while running:
                 process = running.pop()
                 process.kill()
-                process.wait(10)
+                process.wait(GUARD_S)
 
         def restart() -> None:
             stop()

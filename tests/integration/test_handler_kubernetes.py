@@ -24,6 +24,7 @@ from tests.support.apiserver import ApiServer, Asked, a_node, a_pod, api_server
 from tests.support.documents import ROOT, files_in
 from tests.support.interrupted import Fragile, Fuse, crash_everywhere
 from tests.support.occasion import Occurring, an_event
+from tests.support.spans import GUARD_S
 
 HOW_TO = files_in(ROOT / "docs/how-to/agent-kubernetes.md")
 STAND_IN = ROOT / "tests/support/kubectl"
@@ -71,14 +72,14 @@ def with_settings(handler: Kubernetes, **settings: Any) -> Kubernetes:  # noqa: 
 
 
 def can_set_conditions() -> bool:
-    done = subprocess.run([KUBECTL, "patch", "--help"], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([KUBECTL, "patch", "--help"], capture_output=True, text=True, check=True, timeout=GUARD_S)
     return "--subresource" in done.stdout
 
 
 def version() -> int:
     """Its minor version."""
     command = [KUBECTL, "version", "--client", "--output=json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=GUARD_S)
     return int(json.loads(done.stdout)["clientVersion"]["minor"].rstrip("+"))
 
 

@@ -21,6 +21,7 @@ from forewarn.errors import HookFailed
 from tests.support.balanced import Backend, ask, backend, clients
 from tests.support.interrupted import Fragile, crash_everywhere
 from tests.support.processes import wait_for
+from tests.support.spans import GUARD_S
 
 _NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
@@ -100,7 +101,7 @@ def proxy(tmp_path: Path) -> Iterator[Proxy]:
             a.gate.set()
             b.gate.set()
             process.terminate()
-            process.wait(10)
+            process.wait(GUARD_S)
 
 
 def _is_up(proxy: Proxy) -> bool:
@@ -182,7 +183,7 @@ async def test_a_server_that_is_down_already_stays_down(proxy: Proxy) -> None:
 
 async def test_an_nginx_that_does_not_run_is_told_in_its_words(proxy: Proxy) -> None:
     proxy.process.terminate()
-    proxy.process.wait(10)
+    proxy.process.wait(GUARD_S)
     before = proxy.upstream.read_bytes()
     handler, occasion = handler_of(proxy), Fragile()
     with pytest.raises(HookFailed, match=r"nginx\.pid"):

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.control import error
 from tests.support.service import running
+from tests.support.spans import GUARD_S
 
 INVENTORY: dict[str, Any] = {
     "hosts": [{"name": "host-1"}, {"name": "host-2"}],
@@ -97,7 +98,7 @@ def host_2(api: httpx.Client) -> Iterator[httpx.Client]:
     api.put("/v1/inventory?remove_missing=true", json=INVENTORY).raise_for_status()
     token = api.post("/v1/hosts/host-2/tokens").json()["token"]
     headers = {"authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=api.base_url, headers=headers, trust_env=False, timeout=20) as client:
+    with httpx.Client(base_url=api.base_url, headers=headers, trust_env=False, timeout=GUARD_S) as client:
         yield client
 
 
@@ -147,7 +148,7 @@ def test_where_hosts_may_not_join_scopes_it_joins_none_that_it_runs_no_vm_of(tmp
         token = operator.post("/v1/hosts/host-2/tokens").json()["token"]
         said = {"vms": [WEB_1 | {"scope": "web"}], "scopes": INVENTORY["scopes"]}
         headers = {"authorization": f"Bearer {token}"}
-        with httpx.Client(base_url=operator.base_url, headers=headers, trust_env=False, timeout=20) as host:
+        with httpx.Client(base_url=operator.base_url, headers=headers, trust_env=False, timeout=GUARD_S) as host:
             message = error(host.put("/v1/hosts/host-2/vms", json=said), 409, "conflict")["message"]
             assert (
                 "may not put vm web-1 into scope web, of which it runs no VM (hosts_may_join_scopes is off)" in message

@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from tests.support.processes import Served, served, wait_for
+from tests.support.spans import GUARD_S
 from tests.support.wire import Answer, Wire, approval, get, post
 
 INVENTORY = """
@@ -56,7 +57,7 @@ class Endpoint:
             return wire.ask(post(approval(event_id)))
 
     def metric(self, name: str) -> float:
-        text = httpx.get(f"{self.url}/metrics").text
+        text = httpx.get(f"{self.url}/metrics", timeout=GUARD_S).text
         return float(re.findall(rf"^{name} (\S+)$", text, re.MULTILINE)[0])
 
 
@@ -109,7 +110,7 @@ def endpoint(
     finally:
         process.send_signal(signal.SIGCONT)
         process.terminate()
-        process.wait(10)
+        process.wait(GUARD_S)
         if process.stdout is not None:
             process.stdout.close()
 
@@ -197,7 +198,7 @@ def test_vms_come_and_go_with_the_inventory(service: Served, tmp_path: Path) -> 
 def test_a_token_sees_its_own_host_only_and_may_be_revoked(service: Served, tmp_path: Path) -> None:
     file = token(service, tmp_path)
     headers = {"authorization": f"Bearer {file.read_text()}"}
-    with httpx.Client(base_url=service.control_url, headers=headers) as client:
+    with httpx.Client(base_url=service.control_url, headers=headers, timeout=GUARD_S) as client:
         others = [
             client.get("/v1/hosts/host-2/watch"),
             client.post("/v1/hosts/host-2/requests", json={"vms": {}}),
@@ -224,7 +225,7 @@ def test_an_endpoint_that_is_not_wanted_says_so(service: Served, tmp_path: Path)
     with endpoint(service, tmp_path, token_file=wrong) as host:
         wait_for(lambda: "the control plane answered 401" in host.log.read_text())
         assert host.ask(WEB_0).status == 503
-        ready = httpx.get(f"{host.url}/readyz")
+        ready = httpx.get(f"{host.url}/readyz", timeout=GUARD_S)
         assert (ready.status_code, ready.json()["status"]) == (503, "nothing is known yet")
 
 
@@ -249,8 +250,8 @@ def test_names_that_are_not_of_this_host_are_refused_on_both_listeners(service: 
             with Wire(host.address, WEB_0) as wire:
                 assert wire.ask(get().replace(b"169.254.169.254", name.encode())).status == status
             for path in ("/metrics", "/healthz", "/readyz"):
-                assert httpx.get(host.url + path, headers={"host": name}).status_code == status
-        assert httpx.get(f"{host.url}/metrics").status_code == 200
+                assert httpx.get(host.url + path, headers={"host": name}, timeout=GUARD_S).status_code == status
+        assert httpx.get(f"{host.url}/metrics", timeout=GUARD_S).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -268,7 +269,7 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, change: dict[str, str], 
     file.write_text("x")
     words = {"--host": "h", "--token-file": str(file), "--control-url": "http://127.0.0.1:1"} | change
     command = [sys.executable, "-m", "forewarn", "endpoint", *(word for pair in words.items() for word in pair)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_S, check=False)
     assert (ran.returncode, expected in ran.stderr) == (1, True), ran.stderr
     assert len(ran.stderr.splitlines()) == 1
 
@@ -290,7 +291,7 @@ def certificate(tmp_path: Path) -> Path:
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-keyout", str(tmp_path / "control.key"), "-out", str(tmp_path / "control.pem"), "-days", "2"]
     command += ["-subj", "/CN=control", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(command, check=True, capture_output=True, timeout=20)
+    subprocess.run(command, check=True, capture_output=True, timeout=GUARD_S)
     return tmp_path / "control.pem"
 
 

@@ -26,6 +26,7 @@ import psutil
 import pytest
 
 from tests.support.processes import Served, served, wait_for
+from tests.support.spans import GUARD_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -54,7 +55,7 @@ class Vm:
     def __init__(self, service: Served, address: str) -> None:
         transport = httpx.HTTPTransport(local_address=address)
         headers = {"metadata": "true"}
-        self.http = httpx.Client(base_url=service.metadata_url, transport=transport, headers=headers, timeout=30)
+        self.http = httpx.Client(base_url=service.metadata_url, transport=transport, headers=headers, timeout=GUARD_S)
         _opened.callback(self.http.close)
 
     def get(self, **headers: str) -> httpx.Response:
@@ -74,7 +75,7 @@ class Vm:
 def raw_post(service: Served, address: str, event_id: str) -> socket.socket:
     """An approval that is sent whole; its answer is for the caller to read."""
     place = urlsplit(service.metadata_url)
-    sock = socket.create_connection((place.hostname, place.port), source_address=(address, 0), timeout=30)
+    sock = socket.create_connection((place.hostname, place.port), source_address=(address, 0), timeout=GUARD_S)
     _opened.callback(sock.close)
     body = json.dumps({"StartRequests": [{"EventId": event_id}]})
     head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nMetadata: true\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -102,7 +103,7 @@ def halted(pid: int) -> Iterator[None]:
 
 def operator(service: Served, folder: Path) -> httpx.Client:
     token = (folder / "operator.token").read_text().strip()
-    return httpx.Client(base_url=service.control_url, headers={"authorization": f"Bearer {token}"}, timeout=30)
+    return httpx.Client(base_url=service.control_url, headers={"authorization": f"Bearer {token}"}, timeout=GUARD_S)
 
 
 def schedule(http: httpx.Client, *vms: str) -> str:
@@ -164,7 +165,8 @@ def test_a_held_request_is_answered_when_the_document_changes(tmp_path: Path, in
         held.start()
         wait_for(lambda: metric(http, "forewarn_connections") == 1)
         schedule(http, "one")
-        held.join(30)
+        held.join(GUARD_S)
+        assert not held.is_alive()
         assert [(each.status_code, len(each.json()["Events"])) for each in answers] == [(200, 1)]
 
 
@@ -229,7 +231,7 @@ def test_a_service_that_is_halted_delays_no_get(tmp_path: Path, inventory: list[
             with selectors.DefaultSelector() as selector:
                 for sock in waiting:
                     selector.register(sock, selectors.EVENT_READ)
-                [refused] = [key.fileobj for key, _ in selector.select(30)]
+                [refused] = [key.fileobj for key, _ in selector.select(GUARD_S)]
             assert isinstance(refused, socket.socket)
             answer = refused.recv(65536)
             assert answer.startswith(b"HTTP/1.1 429")
@@ -313,8 +315,9 @@ def _stopped_by(stop: Callable[[Served], None], tmp_path: Path, arguments: list[
         held.start()
         wait_for(lambda: metric(http, "forewarn_connections") == 1)
         stop(service)
-        assert service.process.wait(30) == 0
-        held.join(30)
+        assert service.process.wait(GUARD_S) == 0
+        held.join(GUARD_S)
+        assert not held.is_alive()
         assert answers == [304]
         wait_for(lambda: not child.is_running())
 

@@ -14,6 +14,7 @@ import pytest
 from tests.support.databases import Database, PostgreSql, postgresql
 from tests.support.processes import Served, served, wait_for
 from tests.support.receiver import Got, Receiver, receiver
+from tests.support.spans import GUARD_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -35,14 +36,14 @@ SETTINGS = {
 def client_of(service: Served, folder: Path) -> httpx.Client:
     token = (folder / "operator.token").read_text().strip()
     headers = {"authorization": f"Bearer {token}"}
-    return httpx.Client(base_url=service.control_url, headers=headers, timeout=30, trust_env=False)
+    return httpx.Client(base_url=service.control_url, headers=headers, timeout=GUARD_S, trust_env=False)
 
 
 def ask(service: Served) -> None:
     """Every VM asks once, so that it is announced to."""
     for n in range(VMS):
         transport = httpx.HTTPTransport(local_address=f"127.0.3.{n + 1}")
-        with httpx.Client(transport=transport, trust_env=False, timeout=30) as vm:
+        with httpx.Client(transport=transport, trust_env=False, timeout=GUARD_S) as vm:
             path = "/metadata/scheduledevents?api-version=2020-07-01"
             assert vm.get(f"{service.metadata_url}{path}", headers={"Metadata": "true"}).status_code == 200
 

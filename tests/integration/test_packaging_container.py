@@ -35,6 +35,7 @@ from tests.support.documents import ROOT
 from tests.support.namespaces import missing, network
 from tests.support.processes import wait_for
 from tests.support.service import Running, running
+from tests.support.spans import GUARD_S
 from tests.support.wire import Wire, get
 
 CONTAINER = ROOT / "packaging" / "container"
@@ -330,7 +331,7 @@ def _healthcheck(environment: Mapping[str, str], *prefix: str) -> subprocess.Com
     words = [word.replace(copied[1], str(ROOT / copied[0])) for word in json.loads(command)]
     words[0] = words[0].replace("python", sys.executable)
     return subprocess.run(
-        [*prefix, *words], check=False, capture_output=True, text=True, timeout=30, env=dict(environment)
+        [*prefix, *words], check=False, capture_output=True, text=True, timeout=GUARD_S, env=dict(environment)
     )
 
 
@@ -470,7 +471,7 @@ def test_what_was_installed_runs_as_the_image_would(built: Path, tmp_path: Path)
     )
     assert told.stdout == f"forewarn {__version__}\n"
     with _started([f"{built}/opt/forewarn/bin/{entrypoint[0]}", *_one(FINAL, "CMD").words], environment, tmp_path):
-        wait_for(lambda: _healthcheck(environment).returncode == 0, timeout_s=30)
+        wait_for(lambda: _healthcheck(environment).returncode == 0, timeout_s=GUARD_S)
         host, port = metadata.split(":")
         with Wire((host, int(port)), "127.0.0.1") as wire:
             assert wire.ask(get()).status == 200
@@ -520,11 +521,11 @@ def test_what_the_compose_file_starts_goes_through_a_whole_event(tmp_path: Path)
 
         serve = [*made.on_host(forewarn), *_one(FINAL, "CMD").words, "--set", "simulate_complete_after=1s"]
         with _started(serve, around("forewarn"), tmp_path):
-            wait_for(lambda: _healthcheck(around("forewarn"), *made.on_host()).returncode == 0, timeout_s=30)
+            wait_for(lambda: _healthcheck(around("forewarn"), *made.on_host()).returncode == 0, timeout_s=GUARD_S)
             is_refused = _healthcheck(around("forewarn") | {"FOREWARN_STATE_DIR": str(seen)}, *made.on_host())
             assert is_refused.returncode == 1, "beyond loopback /healthz is for who has the token"
             with _started([*made.in_vm(vm, *watch), "--once"], around("vm-1"), seen) as watching:
-                wait_for(lambda: "this is vm-1" in (seen / "output.log").read_text(), timeout_s=30)
+                wait_for(lambda: "this is vm-1" in (seen / "output.log").read_text(), timeout_s=GUARD_S)
                 operate("maintenance", "schedule", "--vm", "vm-1", "--type", "Freeze")
                 assert watching.wait(60) == 0
             assert "vm-1" in operate()

@@ -20,6 +20,7 @@ import yaml
 from tests.support.documents import ROOT
 from tests.support.processes import wait_for
 from tests.support.service import Running, running
+from tests.support.spans import GUARD_S
 from tests.support.wire import Wire, get
 
 FOLDER = ROOT / "packaging" / "prometheus"
@@ -164,11 +165,11 @@ def prometheus(tmp_path: Path, service: Running) -> Iterator[httpx.Client]:
     with (tmp_path / "prometheus.log").open("w") as log:
         process = subprocess.Popen(["prometheus", *words, f"--web.listen-address={address}"], stdout=log, stderr=log)
         try:
-            with httpx.Client(base_url=f"http://{address}", trust_env=False) as client:
+            with httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=GUARD_S) as client:
                 yield client
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(GUARD_S)
 
 
 def ask(client: httpx.Client, expression: str) -> list[dict[str, Any]]:

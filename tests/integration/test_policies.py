@@ -16,6 +16,7 @@ from forewarn.host.link import Link
 from tests.support.access import client_of, tenant
 from tests.support.control import error
 from tests.support.service import Running, running
+from tests.support.spans import GUARD_S
 from tests.support.wire import Answer, approval, get, post
 
 INVENTORY = """
@@ -191,7 +192,11 @@ def test_an_endpoint_on_a_host_passes_the_refusal_on(tenants: Running, api: http
     assert asyncio.run(pass_on()) == Approval(refused=(event_id,))
     body = {"vm": "web-1", "event_ids": [event_id]}
     said = httpx.post(
-        f"{url}/v1/hosts/host-1/approvals", json=body, headers={"authorization": f"Bearer {word}"}, trust_env=False
+        f"{url}/v1/hosts/host-1/approvals",
+        json=body,
+        headers={"authorization": f"Bearer {word}"},
+        trust_env=False,
+        timeout=GUARD_S,
     ).json()
     assert said == {"unknown": [event_id], "approved": [], "unchanged": [], "refused": [event_id]}
 

@@ -18,6 +18,7 @@ from forewarn.testing.player import Outcome, Player, lab_of
 from forewarn.testing.transcript import Entry, Transcript
 from tests.support.service import Running
 from tests.support.showings import transcripts
+from tests.support.spans import GUARD_S
 from tests.support.transcripts import live
 from tests.support.wire import LATEST
 
@@ -73,7 +74,9 @@ class _Watched:
         """Ask, as the recorder does."""
         at_s = (self.events.now - VIRTUAL_START).total_seconds()
         answer = httpx.get(
-            f"{self.events.url}/metadata/scheduledevents?api-version={LATEST}", headers={"Metadata": "true"}
+            f"{self.events.url}/metadata/scheduledevents?api-version={LATEST}",
+            headers={"Metadata": "true"},
+            timeout=GUARD_S,
         )
         headers = {"date": answer.headers["date"]}
         self._entries.append(Entry(at_s=at_s, status=200, headers=headers, body=answer.content))

@@ -191,7 +191,7 @@ def test_the_same_request_under_the_same_key_starts_one(service: Served, tmp_pat
     token = (tmp_path / "operator.token").read_text().strip()
     headers = {"authorization": f"Bearer {token}", "idempotency-key": "once"}
     body = {"name": "kernel", "type": "Reboot", "hosts": "all"}
-    with httpx.Client(base_url=service.control_url, headers=headers) as client:
+    with httpx.Client(base_url=service.control_url, headers=headers, timeout=GUARD_S) as client:
         first, again = (client.post("/v1/rollouts", json=body) for _ in range(2))
         assert (first.status_code, first.json()["id"]) == (201, again.json()["id"])
         other = client.post("/v1/rollouts", json=body | {"name": "other"})

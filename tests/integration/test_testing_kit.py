@@ -20,6 +20,7 @@ import requests
 from forewarn.client import Client
 from forewarn.errors import CallerError, NotFound
 from forewarn.testing import AsyncScheduledEvents, ScheduledEvent, ScheduledEvents
+from tests.support.spans import GUARD_S
 
 PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 HEADERS = {"Metadata": "true"}
@@ -30,13 +31,13 @@ OPENER.addheaders = list(HEADERS.items())
 
 
 def poll(url: str) -> Any:  # noqa: ANN401 - whatever JSON holds
-    with OPENER.open(url + PATH, timeout=10) as answer:
+    with OPENER.open(url + PATH, timeout=GUARD_S) as answer:
         return json.load(answer)
 
 
 def approve(url: str, event_id: str) -> int:
     body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()
-    with OPENER.open(url + PATH, data=body, timeout=10) as answer:
+    with OPENER.open(url + PATH, data=body, timeout=GUARD_S) as answer:
         return int(answer.status)
 
 
@@ -157,7 +158,7 @@ def test_an_inventory_a_beginning_and_settings(scheduled_events: ScheduledEvents
         scheduled_events.url_of("web-0") + PATH,
         json={"StartRequests": [{"EventId": event.id}]},
         headers=HEADERS,
-        timeout=10,
+        timeout=GUARD_S,
     )
     assert answer.json()["Events"][0]["EventStatus"] == "Started"
 
@@ -191,13 +192,13 @@ def test_requests(scheduled_events: ScheduledEvents) -> None:
     event = scheduled_events.schedule("Redeploy")
     session = requests.Session()
     session.trust_env = False
-    document = session.get(scheduled_events.url + PATH, headers=HEADERS, timeout=10).json()
+    document = session.get(scheduled_events.url + PATH, headers=HEADERS, timeout=GUARD_S).json()
     assert document["Events"][0]["EventId"] == event.id
 
 
 def test_httpx(scheduled_events: ScheduledEvents) -> None:
     event = scheduled_events.schedule("Redeploy")
-    with httpx.Client(base_url=scheduled_events.url, headers=HEADERS, trust_env=False) as client:
+    with httpx.Client(base_url=scheduled_events.url, headers=HEADERS, trust_env=False, timeout=GUARD_S) as client:
         assert client.get(PATH).json()["Events"][0]["EventId"] == event.id
 
 
@@ -242,7 +243,7 @@ def test_a_handler_in_a_process_of_its_own(scheduled_events: ScheduledEvents) ->
         env={"ENDPOINT": scheduled_events.url},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=GUARD_S,
         check=True,
     )
     assert ran.stdout == "Preempt\n"
@@ -310,9 +311,9 @@ def test_a_client_is_told_what_it_relies_on(scheduled_events: ScheduledEvents) -
     url = f"{scheduled_events.url}/metadata/scheduledevents"
     session = requests.Session()
     session.trust_env = False
-    session.get(f"{url}?api-version=2017-03-01", timeout=10)
-    session.get(f"{url}?api-version=2021-02-01", headers=HEADERS, timeout=10)
-    session.get(url, headers=HEADERS, timeout=10)
+    session.get(f"{url}?api-version=2017-03-01", timeout=GUARD_S)
+    session.get(f"{url}?api-version=2021-02-01", headers=HEADERS, timeout=GUARD_S)
+    session.get(url, headers=HEADERS, timeout=GUARD_S)
     codes = [advice.code for _, advice in scheduled_events.warnings]
     assert codes == ["metadata-missing", "version-preview", "version-unknown", "version-missing"]
 

@@ -21,6 +21,7 @@ from tests.support.collector import Collector, Told, collector
 from tests.support.operator_service import operator_service
 from tests.support.processes import Served, served, wait_for
 from tests.support.service import Running, running
+from tests.support.spans import GUARD_S
 from tests.support.wire import LATEST, approval, get, post
 
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
@@ -173,7 +174,7 @@ def test_of_a_large_change_some_steps_are_told(told: Collector, tmp_path: Path) 
 def ask(service: Served, method: str = "GET", content: dict[str, object] | None = None) -> bytes:
     """What a VM asks."""
     url = service.metadata_url + "/metadata/scheduledevents?api-version=2020-07-01"
-    answer = httpx.request(method, url, json=content, headers={"Metadata": "true"}, timeout=30, trust_env=False)
+    answer = httpx.request(method, url, json=content, headers={"Metadata": "true"}, timeout=GUARD_S, trust_env=False)
     assert answer.status_code == 200
     return answer.content
 

@@ -15,6 +15,7 @@ from tests.support.access import client_of, tenant, token_of
 from tests.support.collector import Collector, Told, collector
 from tests.support.processes import wait_for
 from tests.support.service import Running, Vm, running
+from tests.support.spans import GUARD_S
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ def traced(told: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def ask(service: Running, token: str | None, path: str = "/v1/whoami", **headers: str) -> int:
     own = {} if token is None else {"authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=service.service.control_url, trust_env=False, timeout=20) as client:
+    with httpx.Client(base_url=service.service.control_url, trust_env=False, timeout=GUARD_S) as client:
         return client.get(path, headers=own | headers).status_code
 
 
@@ -154,7 +155,7 @@ def test_what_is_done_from_the_dashboard_is_traced_and_its_pages_are_not(traced:
     vm = traced.vm()
     traced.enable(vm)
     origin = traced.service.control_url
-    with httpx.Client(base_url=origin, follow_redirects=True, trust_env=False, timeout=20) as browser:
+    with httpx.Client(base_url=origin, follow_redirects=True, trust_env=False, timeout=GUARD_S) as browser:
         headers = {"origin": origin, "sec-fetch-site": "same-origin"} | NAMES_A_TRACE
 
         def send(path: str, **fields: str) -> None:

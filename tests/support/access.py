@@ -9,6 +9,7 @@ import httpx
 
 from forewarn.core.access import Role
 from tests.support.service import Running
+from tests.support.spans import GUARD_S
 
 __all__ = ["client_of", "tenant", "token_of"]
 
@@ -37,7 +38,9 @@ def token_of(
 def client_of(running: Running, token: str) -> Iterator[httpx.Client]:
     """A client of the control API with that token."""
     headers = {"authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=running.service.control_url, headers=headers, trust_env=False, timeout=20) as client:
+    with httpx.Client(
+        base_url=running.service.control_url, headers=headers, trust_env=False, timeout=GUARD_S
+    ) as client:
         yield client
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tests.support.spans import GUARD_S
+
 __all__ = [
     "Act",
     "Faulty",
@@ -30,7 +32,6 @@ __all__ = [
 
 EVENT_ID = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
 _STEP_S = 0.01
-_STOP_S = 10
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ class Faulty:
         self._is_over.set()
         self.refuse()
         for thread in self._threads:
-            thread.join(_STOP_S)
+            thread.join(GUARD_S)
             assert not thread.is_alive()
 
     # Inside

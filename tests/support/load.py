@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.support.spans import GUARD_S
+
 __all__ = ["Load", "Remembered", "inventory", "tenant"]
 
 TENANTS = 60
 _OPERATORS = 4
 _PATH = "/metadata/scheduledevents?api-version=2020-07-01"
-_TIMEOUT_S = 5
 _GONE = (OSError, http.client.HTTPException)
 
 
@@ -104,7 +105,7 @@ class Load:
                 for number in share:
                     if number not in connections:
                         connections[number] = http.client.HTTPConnection(
-                            self._metadata, timeout=_TIMEOUT_S, source_address=(_address(number), 0)
+                            self._metadata, timeout=GUARD_S, source_address=(_address(number), 0)
                         )
                     self._poll(connections[number], number)
                     if self._stop.is_set():
@@ -149,7 +150,7 @@ class Load:
     # Operators
 
     def _operate(self, number: int) -> None:
-        connection = http.client.HTTPConnection(self._control, timeout=_TIMEOUT_S)
+        connection = http.client.HTTPConnection(self._control, timeout=GUARD_S)
         try:
             self._repeat_unanswered(connection, number)
             while not self._stop.is_set():

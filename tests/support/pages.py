@@ -8,6 +8,7 @@ import re
 import httpx
 
 from tests.support.service import Running
+from tests.support.spans import GUARD_S
 
 __all__ = ["HTML", "Browser", "text_of"]
 
@@ -19,7 +20,7 @@ class Browser(httpx.Client):
 
     def __init__(self, service: Running) -> None:
         self.origin = service.service.control_url
-        super().__init__(base_url=self.origin, follow_redirects=True, trust_env=False, timeout=20)
+        super().__init__(base_url=self.origin, follow_redirects=True, trust_env=False, timeout=GUARD_S)
 
     def send_form(self, path: str, **fields: str) -> httpx.Response:
         return self.post(path, data=fields, headers={"origin": self.origin, "sec-fetch-site": "same-origin"})

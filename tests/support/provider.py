@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import httpx
 
 from tests.support.service import eventually
+from tests.support.spans import GUARD_S
 
 __all__ = ["free_port", "provider"]
 
@@ -37,6 +38,6 @@ def provider(port: int) -> Iterator[str]:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/.well-known/openid-configuration", trust_env=False).is_success
+        return httpx.get(f"{url}/.well-known/openid-configuration", trust_env=False, timeout=GUARD_S).is_success
     except httpx.HTTPError:
         return False

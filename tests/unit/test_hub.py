@@ -16,6 +16,7 @@ from forewarn.hub import Hub, Watch
 from forewarn.identity import Identity
 from forewarn.wire.hostfeed import parse_line
 from forewarn.wire.imds import Dialect
+from tests.support.spans import GUARD_S
 from tests.support.world import NOW
 from tests.unit.core.builders import availability_set, vm
 
@@ -156,7 +157,7 @@ async def test_who_waits_is_woken() -> None:
     place = Place()
     one = place.watch("one")
     assert not await one.wait(0.01)
-    waiting = asyncio.create_task(one.wait(10))
+    waiting = asyncio.create_task(one.wait(GUARD_S))
     await asyncio.sleep(0)
     place.publish("vm:db", 1)
     assert await waiting
@@ -166,16 +167,16 @@ async def test_who_waits_is_woken() -> None:
 async def test_one_that_is_woken_for_nothing_hears_nothing() -> None:
     place = Place()
     one = place.watch("one")
-    waiting = asyncio.create_task(one.wait(10))
+    waiting = asyncio.create_task(one.wait(GUARD_S))
     await asyncio.sleep(0)
     one.wake()
     one.wake()
     assert await waiting
     assert one.take() == []
-    waiting = asyncio.create_task(one.wait(10))
+    waiting = asyncio.create_task(one.wait(GUARD_S))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     one.wake()
-    assert await one.wait(10)
+    assert await one.wait(GUARD_S)

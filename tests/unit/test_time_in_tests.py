@@ -3,19 +3,53 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.support.spans import GUARD_S
+
 TESTS = Path(__file__).parents[1]
 CLOCKS = {
     f"{clock}{unit}" for clock in ("monotonic", "perf_counter", "process_time", "thread_time") for unit in ("", "_ns")
 } | {"getrusage", "cpu_times", "clock_gettime"}
-GUARD_S_MIN = 30.0
-TEST_TIMEOUT_S_MIN = 60.0
 MEASURED = ("took_s", "elapsed_s", "impact_s", "longest_s", "slowest_s", "waited_s")
+
+TIME_OUT = re.compile(r"TimeoutError|TimeoutExpired|TimeoutException|(Connect|Read|Write)Timeout|\bEmpty\b")
+
+# The place of the argument that says how long a call waits, where it may be given without its name.
+GUARD_PLACES = {
+    "asyncio.timeout": 0,
+    "pytest.mark.timeout": 0,
+    "select.select": 3,
+    "socket.create_connection": 1,
+    "wait_for": 1,
+    ".fail_after": 0,
+    ".join": 0,
+    ".poll": 0,
+    ".result": 0,
+    ".select": 0,
+    ".settimeout": 0,
+    ".wait": 0,
+    ".wait_for": 1,
+}
+GUARD_NAMES = {"wait_for": {"timeout", "timeout_s"}}
+HTTPX_CALLS = {
+    "httpx.AsyncClient",
+    "httpx.Client",
+    "httpx.delete",
+    "httpx.get",
+    "httpx.head",
+    "httpx.options",
+    "httpx.patch",
+    "httpx.post",
+    "httpx.put",
+    "httpx.request",
+    "httpx.stream",
+}
 
 MAY_READ_CLOCKS = {
     "support/spans.py": "the shortest time something takes, and times measured side by side",
@@ -26,20 +60,32 @@ MAY_READ_CLOCKS = {
     "integration/test_host_listeners.py": "a limit for each second is compared with the seconds that it lasted",
 }
 
+# Waits that are meant to end by their time-out, which is expected or handled elsewhere.
+MAY_PASS = {
+    "conformance/test_store_trouble.py": ("thread.join(0.2)",),
+    "integration/test_conformance.py": ("listener.settimeout(0.05)",),
+    "integration/test_endpoint_faults.py": ("wire.sock.settimeout(0.3)",),
+    "integration/test_record_commands.py": ("sock.settimeout(0.2)",),
+    "integration/test_record_replay.py": ("wire.sock.settimeout(0.3)",),
+    "support/faulty.py": ("self.sock.settimeout(_STEP_S)", "listener.settimeout(_STEP_S)"),
+    "unit/agent/test_supervisor.py": ("speaking.join(0.1)",),
+    "unit/store/test_memory.py": ("thread.join(0.05)",),
+}
+
 
 @cache
 def sources() -> dict[str, str]:
     return {path.relative_to(TESTS).as_posix(): path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py")}
 
 
-def findings(source: str, *, may_read_clocks: bool = False) -> list[str]:
-    """What measures the machine in that file."""
+def findings(source: str, *, may_read_clocks: bool = False, may_end: tuple[str, ...] = ()) -> list[str]:
+    """What measures the machine in that file, but for the waits that may end by their time-out."""
     tree = ast.parse(source)
     constants = dict(constants_of(tree))
-    meant = {id(inner) for node in ast.walk(tree) if expects_time_out(node) for inner in ast.walk(node)}
+    meant = {id(inner) for node in ast.walk(tree) for inner in may_pass(node)}
     found = []
     for node in ast.walk(tree):
-        if id(node) in meant:
+        if id(node) in meant or (isinstance(node, ast.Call) and ast.unparse(node) in may_end):
             continue
         reasons = [*reads_clock(node)] if not may_read_clocks else []
         reasons += [*short_guard(node, constants), *upper_bound(node)]
@@ -47,13 +93,19 @@ def findings(source: str, *, may_read_clocks: bool = False) -> list[str]:
     return found
 
 
-def expects_time_out(node: ast.AST) -> bool:
-    """Whether the time may pass in there: `pytest.raises(TimeoutError)`, or a TimeoutError that is handled."""
+def may_pass(node: ast.AST) -> Iterator[ast.AST]:
+    """Where the time may pass: where a time-out is expected or handled, and where the answer of a wait is looked at."""
+    named: list[ast.AST | None] = []
     if isinstance(node, ast.With | ast.AsyncWith):
-        return any("TimeoutError" in ast.unparse(item) for item in node.items)
-    return isinstance(node, ast.Try) and any(
-        handler.type is not None and "TimeoutError" in ast.unparse(handler.type) for handler in node.handlers
-    )
+        named += node.items
+    if isinstance(node, ast.Try):
+        named += [handler.type for handler in node.handlers]
+    if any(each is not None and TIME_OUT.search(ast.unparse(each)) for each in named):
+        yield from ast.walk(node)
+    if isinstance(node, ast.If | ast.While | ast.UnaryOp):
+        looked_at = node.operand if isinstance(node, ast.UnaryOp) else node.test
+        calls = (each for each in ast.walk(looked_at) if isinstance(each, ast.Call))
+        yield from (each for each in calls if last_name(each.func) in {"wait", "select", "poll"})
 
 
 def constants_of(tree: ast.Module) -> Iterator[tuple[str, float]]:
@@ -75,22 +127,20 @@ def reads_clock(node: ast.AST) -> Iterator[str]:
 
 
 def short_guard(node: ast.AST, constants: dict[str, float]) -> Iterator[str]:
-    """A wait that fails where the machine is slow: in the call of a function that waits, and in a test's time-out."""
-    if not isinstance(node, ast.Call) or last_name(node.func) not in {"wait_for", "timeout"}:
+    """A call that fails where the machine is slow: with a short time-out, or with none where httpx has a short one."""
+    if not isinstance(node, ast.Call):
         return
     called = ast.unparse(node.func)
-    given: list[ast.expr] = []
-    if called in {"wait_for", "asyncio.wait_for"}:
-        given = node.args[1:2] + [each.value for each in node.keywords if each.arg in {"timeout", "timeout_s"}]
-    elif called == "asyncio.timeout":
-        given = node.args[:1]
-    least = TEST_TIMEOUT_S_MIN if called == "pytest.mark.timeout" else GUARD_S_MIN
-    if called == "pytest.mark.timeout":
-        given = node.args[:1]
+    method = f".{node.func.attr}" if isinstance(node.func, ast.Attribute) else ""
+    place = GUARD_PLACES.get(called, GUARD_PLACES.get(method))
+    given = [each.value for each in node.keywords if each.arg in GUARD_NAMES.get(called, {"timeout"})]
+    given += node.args[place : place + 1] if place is not None else []
     for value in given:
         seconds = value.value if isinstance(value, ast.Constant) else constants.get(ast.unparse(value))
-        if isinstance(seconds, int | float) and seconds < least:
+        if isinstance(seconds, int | float) and 0 < seconds < GUARD_S:
             yield f"{called} waits for {seconds:g} s only, and a slow machine needs longer"
+    if called in HTTPX_CALLS and not {"timeout", "transport"} & {each.arg for each in node.keywords}:
+        yield f"{called} without a time-out waits for 5 s only, and a slow machine needs longer"
 
 
 def upper_bound(node: ast.AST) -> Iterator[str]:
@@ -109,7 +159,7 @@ def test_no_test_depends_on_how_fast_the_machine_is() -> None:
     found = [
         f"{name}:{finding}"
         for name, source in sources().items()
-        for finding in findings(source, may_read_clocks=name in MAY_READ_CLOCKS)
+        for finding in findings(source, may_read_clocks=name in MAY_READ_CLOCKS, may_end=MAY_PASS.get(name, ()))
     ]
     assert found == []
 
@@ -117,6 +167,11 @@ def test_no_test_depends_on_how_fast_the_machine_is() -> None:
 def test_every_file_that_may_read_clocks_does() -> None:
     assert set(MAY_READ_CLOCKS) <= set(sources())
     assert [name for name in MAY_READ_CLOCKS if not findings(sources()[name])] == []
+
+
+def test_every_wait_that_may_end_by_its_time_out_is_there_and_would_be_found() -> None:
+    found = {name: findings(sources()[name], may_read_clocks=True) for name in MAY_PASS}
+    assert {name: len(found[name]) for name in MAY_PASS} == {name: len(calls) for name, calls in MAY_PASS.items()}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +186,23 @@ def test_every_file_that_may_read_clocks_does() -> None:
         "async def test():\n    async with asyncio.timeout(6):\n        pass",
         "async def test():\n    await asyncio.wait_for(done, 1)",
         "@pytest.mark.timeout(5)\ndef test(): pass",
+        "with OPENER.open(url, timeout=10) as answer: pass",
+        "SHORT_S = 5\nclient.get(url, timeout=SHORT_S)",
+        "subprocess.run(command, check=True, timeout=10)",
+        "process.communicate(timeout=10)",
+        "queue.get(timeout=2)",
+        "http.client.HTTPConnection(host, port, timeout=10)",
+        "socket.create_connection(address, 5)",
+        "sock.settimeout(10)",
+        "selector.select(5)",
+        "select.select([sock], [], [], 5)",
+        "assert process.wait(5) == 0",
+        "assert done.wait(5)",
+        "thread.join(10)",
+        "future.result(10)",
+        "if subprocess.run(command, timeout=10).returncode: pass",
+        "httpx.get(url)",
+        "with httpx.Client(base_url=url, trust_env=False) as client: pass",
         "assert took_s < 2",
         "assert 0.5 <= done.impact_s < 5",
         "assert 5 > done.impact_s",
@@ -148,6 +220,18 @@ def test_what_measures_the_machine_is_found(source: str) -> None:
         "assert done.impact_s >= 0.5",
         "with pytest.raises(TimeoutError):\n    wait_for(never, 0.2)",
         "assert now - began < limit",
+        "subprocess.run(command, check=True, timeout=GUARD_S)",
+        "with pytest.raises(httpx.ReadTimeout):\n    httpx.get(url, timeout=0.1)",
+        "with suppress(subprocess.TimeoutExpired):\n    process.wait(1)",
+        "try:\n    found = queue.get(timeout=1)\nexcept Empty:\n    found = None",
+        "while not stop.wait(0.2): pass",
+        "if not select.select([sock], [], [], 0)[0]: pass",
+        "assert not done.wait(0.3)",
+        "sock.settimeout(0)",
+        "thread.join()",
+        "', '.join(NAMES)",
+        "httpx.AsyncClient(transport=httpx.MockTransport(answer))",
+        "check_endpoint(url, timeout_s=0.1)",
     ],
 )
 def test_what_does_not_is_left_alone(source: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.agent.supervisor import Supervisor
+from tests.support.spans import GUARD_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="systemd is where AF_UNIX is")
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="systemd is wher
 def heard(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(tmp_path / "notify"))
-        sock.settimeout(5)
+        sock.settimeout(GUARD_S)
         yield sock
 
 
