@@ -72,6 +72,8 @@ MAY_PASS = {
     "unit/store/test_memory.py": ("thread.join(0.05)",),
 }
 
+LOOKED_AT = (ast.With, ast.AsyncWith, ast.Try, ast.If, ast.While, ast.UnaryOp)
+
 
 @cache
 def sources() -> dict[str, str]:
@@ -82,14 +84,17 @@ def findings(source: str, *, may_read_clocks: bool = False, may_end: tuple[str, 
     """What measures the machine in that file, but for the waits that may end by their time-out."""
     tree = ast.parse(source)
     constants = dict(constants_of(tree))
-    meant = {id(inner) for node in ast.walk(tree) for inner in may_pass(node)}
+    nodes = list(ast.walk(tree))
+    meant = {id(inner) for node in nodes if isinstance(node, LOOKED_AT) for inner in may_pass(node)}
     found = []
-    for node in ast.walk(tree):
-        if id(node) in meant or (isinstance(node, ast.Call) and ast.unparse(node) in may_end):
+    for node in nodes:
+        if not isinstance(node, ast.Attribute | ast.Call | ast.Compare):
+            continue
+        if id(node) in meant or (may_end and isinstance(node, ast.Call) and ast.unparse(node) in may_end):
             continue
         reasons = [*reads_clock(node)] if not may_read_clocks else []
         reasons += [*short_guard(node, constants), *upper_bound(node)]
-        found += [f"{node.lineno}: {reason}" for reason in reasons]  # type: ignore[attr-defined] # all of these have one
+        found += [f"{node.lineno}: {reason}" for reason in reasons]
     return found
 
 
@@ -121,6 +126,11 @@ def last_name(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
+def full_name(node: ast.AST) -> str:
+    """The whole `a.b.c`; it begins with a dot where `a` is no name."""
+    return f"{full_name(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else last_name(node)
+
+
 def reads_clock(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Attribute) and node.attr in CLOCKS and last_name(node.value) in {"time", "resource"}:
         yield f"{ast.unparse(node)} reads a clock"
@@ -130,7 +140,7 @@ def short_guard(node: ast.AST, constants: dict[str, float]) -> Iterator[str]:
     """A call that fails where the machine is slow: with a short time-out, or with none where httpx has a short one."""
     if not isinstance(node, ast.Call):
         return
-    called = ast.unparse(node.func)
+    called = full_name(node.func)
     method = f".{node.func.attr}" if isinstance(node.func, ast.Attribute) else ""
     place = GUARD_PLACES.get(called, GUARD_PLACES.get(method))
     given = [each.value for each in node.keywords if each.arg in GUARD_NAMES.get(called, {"timeout"})]
