@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.support.schema import copied_schema
+
 # CI draws the same examples every time, so that a failure is the change's fault; "dev" goes on looking for new ones.
 # Machines differ in speed: a test is stopped by its timeout, never by hypothesis's deadline.
 settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
@@ -27,6 +29,12 @@ _NO_SKIP = os.environ.get("FOREWARN_NO_SKIP", "") not in {"", "0"}
 def anyio_backend() -> str:
     """Tests marked `anyio` run on asyncio, the only loop Forewarn runs on."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _schema_is_copied() -> Iterator[None]:
+    with copied_schema():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forewarn.store import SqlStore
 from tests.support.spans import GUARD_S
 from tests.support.warm import run_warm
 
@@ -73,6 +74,8 @@ def served(
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[Served]:
     """`forewarn serve` with its files in `folder`, stopped by SIGTERM at the end."""
+    if not (folder / "forewarn.db").exists():
+        SqlStore(f"sqlite:///{folder}/forewarn.db").close()  # its schema is copied, which takes no time
     environment = os.environ | {"FOREWARN_STATE_DIR": str(folder), "NO_COLOR": "1"} | dict(settings or {})
     command = [
         *prefix,
