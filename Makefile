@@ -30,7 +30,7 @@ demo: ## Show the main job from end to end, in under 30 s
 	@$(BIN)/forewarn demo $(ARGS)
 
 test: .venv/.dev ## Run the quick tests, in random order
-	@$(BIN)/python -m pytest -n $(TEST_WORKERS) -m "not slow and not namespaces and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal -m "not slow and not namespaces and not browser" $(ARGS)
 
 test-slow: .venv/.dev .venv/.libvirt ## Run the slow tests: kill -9, network namespaces, PostgreSQL, other handlers
 	@$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadfile -m "(slow or namespaces) and not guests and not browser" $(ARGS)

@@ -14,8 +14,8 @@ from tests.support.schema import copied_schema
 
 # CI draws the same examples every time, so that a failure is the change's fault; "dev" goes on looking for new ones.
 # Machines differ in speed: a test is stopped by its timeout, never by hypothesis's deadline.
-settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
-settings.register_profile("dev", print_blob=True, deadline=None)
+settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None, max_examples=60)
+settings.register_profile("dev", print_blob=True, deadline=None, max_examples=60)
 settings.load_profile(os.environ.get("FOREWARN_HYPOTHESIS_PROFILE", "dev"))
 
 # A shell has what it starts in the background ignore SIGINT, and so would every command that tests start here.

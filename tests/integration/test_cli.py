@@ -1,4 +1,7 @@
-"""The real command line, as processes, against the real service."""
+"""The real command line, as processes, against the real service.
+
+Those that are started for themselves import everything, as a user's do; `Cli.run` saves the import.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ import pytest
 
 from tests.support.processes import Served, served
 from tests.support.spans import GUARD_S
+from tests.support.warm import run_warm
 
 FOREWARN = (sys.executable, "-m", "forewarn")
 ANY_PORT = ("--metadata-listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0")
@@ -46,19 +50,11 @@ class Cli:
         self.folder = folder
 
     def run(
-        self, *arguments: str, status: int = 0, text: str | None = None, **variables: str
+        self, *arguments: str, status: int = 0, text: str = "", **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command that is to end with that status."""
-        done = subprocess.run(
-            [*FOREWARN, *arguments],
-            check=False,
-            capture_output=True,
-            text=True,
-            input=text,
-            timeout=GUARD_S,
-            cwd=self.folder,
-            env=self.environment | variables,
-        )
+        ran = run_warm(arguments, self.environment | variables, text=text, folder=self.folder)
+        done = subprocess.CompletedProcess(arguments, *ran)
         assert done.returncode == status, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr
         return done
