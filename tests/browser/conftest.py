@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def browser() -> Iterator[Browser]:
     """One process for all tests."""
     if CHROMIUM is None:
-        pytest.skip("Debian's package chromium is not installed")
+        pytest.skip("Debian's package chromium-headless-shell is not installed")
     expect.set_options(timeout=PATIENCE_MS)
     with chromium() as started:
         yield started
