@@ -183,6 +183,7 @@ class Backend:
             requests_kept=settings.journal_requests_max,
             calls_max=settings.commands_max,
             calls_per_vm_max=settings.approvals_at_work_per_vm_max,
+            silence_max_s=settings.metadata_silence_max.total_seconds(),
         )
         return MetadataProcess(
             terms,

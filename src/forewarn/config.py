@@ -306,6 +306,12 @@ class Settings(BaseSettings):
         description="Process that answers VMs: own, or shared with the control API. A virtual clock and fault "
         "injection imply shared.",
     )
+    metadata_silence_max: Span = Field(
+        timedelta(minutes=1),
+        ge=timedelta(seconds=3),
+        le=timedelta(days=1),
+        description="The process that answers VMs is killed and started again after so long without a sign of life.",
+    )
     any_caller_is: str = Field(
         "",
         max_length=128,

@@ -259,6 +259,19 @@ def test_a_metadata_process_that_is_halted_is_told_of_by_readyz_and_holds_up_no_
         assert len(vm.events) == 1
 
 
+def test_a_metadata_process_that_hangs_is_killed_and_another_one_answers(tmp_path: Path, inventory: list[str]) -> None:
+    words = [*inventory, "--set", "metadata_silence_max=3s"]
+    with served(tmp_path, *words) as service, operator(service, tmp_path) as http:
+        assert Vm(service, ONE).events == []
+        schedule(http, "one")
+        hung = child_of(service)
+        os.kill(hung.pid, signal.SIGSTOP)
+        assert [each["EventStatus"] for each in Vm(service, ONE).events] == ["Scheduled"]
+        assert not hung.is_running()
+        assert metric(http, "forewarn_metadata_process_restarts_total") >= 1
+    assert "the metadata process does not answer" in (tmp_path / "serve.log").read_text()
+
+
 def test_a_metadata_process_that_is_killed_is_started_again_and_nothing_is_lost(
     tmp_path: Path, inventory: list[str]
 ) -> None:

@@ -55,6 +55,12 @@ _TOLD_AT_ONCE = 100
 _COMPARED_AT_ONCE = 2000
 _WAITING_MAX = 1000
 _INVENTORIES_MAX = 2
+_LOOKS = 6
+"""So often a process is asked for a sign of life in the time that it may be silent.
+
+Each look waits for its share of that time, so a machine that was suspended as a whole has lost one look, not all.
+"""
+
 _QUESTIONS_MAX = 100
 """Of a process that does not answer."""
 
@@ -68,7 +74,11 @@ _Item = dict[str, Document] | Declared | InventoryDelta | bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessTerms:
-    """What the metadata process is told at its start; see `messages.Begin`."""
+    """What the metadata process is told at its start (see `messages.Begin`), and what is expected of it.
+
+    Attributes:
+        silence_max_s: A process that says nothing for so long is killed, and another one started.
+    """
 
     any_caller_is: str = ""
     first_answer_delay_s: float = 0.0
@@ -76,6 +86,7 @@ class ProcessTerms:
     requests_kept: int = 1000
     calls_max: int = 10_000
     calls_per_vm_max: int = 100
+    silence_max_s: float = 60.0
 
 
 class MetadataProcess:
@@ -127,6 +138,7 @@ class MetadataProcess:
         self._looking = asyncio.Lock()
         self._is_behind = False
         self._is_ending = False
+        self._signs_of_life = 0
         self._before = _Totals(self._traffic)
 
     @property
@@ -243,8 +255,10 @@ class MetadataProcess:
         self._queue.clear()
         self._queue.append(messages.encode(self._begin()))
         self._tell_all()
-        self._ask(messages.Sync).add_done_callback(lambda first: _pass_on(first, ready))
-        tasks = {asyncio.create_task(self._send(pipe)), asyncio.create_task(self._listen(pipe))}
+        first = self._ask(messages.Sync)
+        first.add_done_callback(lambda told: _pass_on(told, ready))
+        works = self._send(pipe), self._listen(pipe), self._until_silent(pipe, first)
+        tasks = {asyncio.create_task(work) for work in works}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -260,8 +274,21 @@ class MetadataProcess:
     async def _listen(self, pipe: Pipe) -> None:
         """Hear the process until it is gone."""
         while frames := await pipe.receive():
+            self._signs_of_life += 1
             for frame in frames:
                 self._take(messages.decode_from_endpoint(frame), pipe)
+
+    async def _until_silent(self, pipe: Pipe, first: asyncio.Future[bool]) -> None:
+        """Return when the process has said nothing for too long: it hangs. Until its first word it has longer."""
+        await asyncio.wait({first}, timeout=_START_S)
+        looks = 0
+        while looks < _LOOKS:
+            before = self._signs_of_life
+            # Past the queue: one that is being told of a million VMs answers in between.
+            pipe.send(messages.encode(messages.Sync(next(self._numbers))))
+            await asyncio.sleep(self._terms.silence_max_s / _LOOKS)
+            looks = looks + 1 if self._signs_of_life == before else 0
+        _log.error("the metadata process does not answer", silence_max_s=self._terms.silence_max_s)
 
     def _begin(self) -> messages.Begin:
         terms = self._terms
@@ -447,9 +474,11 @@ class MetadataProcess:
         return question
 
     def _answered(self, number: int) -> None:
-        self._is_behind = False
         question = self._questions.pop(number, None)
-        if question is not None and not question.done():
+        if question is None:
+            return
+        self._is_behind = False
+        if not question.done():
             question.set_result(True)
 
     async def sync(self) -> bool:
