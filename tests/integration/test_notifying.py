@@ -12,7 +12,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from forewarn.core.access import Role
 from tests.support.access import client_of, token_of
-from tests.support.receiver import Got, Receiver, forget_resets, receiver
+from tests.support.receiver import Got, Receiver, receiver
 from tests.support.service import Running, Vm, eventually, running
 
 SETTINGS: dict[str, Any] = {
@@ -36,14 +36,12 @@ def api(service: Running) -> Iterator[httpx.Client]:
         yield operator
         for each in operator.get("/v1/subscriptions").json()["items"]:
             operator.delete(f"/v1/subscriptions/{each['name']}")
-    forget_resets()
 
 
 @pytest.fixture
 def hook() -> Iterator[Receiver]:
     with receiver() as made:
         yield made
-    forget_resets()
 
 
 def subscribe(api: httpx.Client, hook: Receiver, vm: Vm | None = None, **wanted: Any) -> dict[str, Any]:  # noqa: ANN401

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import ssl
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +14,7 @@ from typing import Any
 
 from standardwebhooks import Webhook
 
-__all__ = ["Got", "Receiver", "forget_resets", "receiver"]
+__all__ = ["Got", "Receiver", "receiver"]
 
 _HANG_S = 30.0
 _HUGE_BYTES = 1 << 24
@@ -163,14 +161,3 @@ def receiver(script: Script | None = None, tls: ssl.SSLContext | None = None) ->
         yield made
     finally:
         made.stop()
-        forget_resets()
-
-
-def forget_resets() -> None:
-    """Let go of connections that were reset when they were made, without a word.
-
-    Under uvloop httpx knows nothing of such a connection any more, so nobody can close it; see `forewarn.unanswered`.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
