@@ -370,6 +370,14 @@ async def test_a_command_that_is_cancelled_while_it_is_started_leaves_nothing_be
     await asyncio.to_thread(wait_for, lambda: not sleepers(span))
 
 
+async def test_an_input_that_is_being_closed_is_closed_once() -> None:
+    watch = process._Watch(100)
+    transport = await process._start(["sleep", "60"], os.environ, watch, "sleep")
+    process._feed(transport, b"")
+    process._close(transport, watch)
+    await watch.has_ended.wait()
+
+
 def sleepers(argument: str) -> list[int]:
     alive = psutil.process_iter(["cmdline", "status"])
     return [each.pid for each in alive if argument in " ".join(each.info["cmdline"] or ())]
