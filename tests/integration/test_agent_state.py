@@ -140,24 +140,28 @@ class Saver:
         assert self.process.stdout is not None
         self._stdin, self._stdout = self.process.stdin, self.process.stdout
         self._pid = 0
+        self._last = -1
 
     def begin(self) -> int:
         """Begin to save; hands back what was found."""
         self._stdin.write("go\n")
-        told: dict[str, int] = {}
-        while len(told) < 2:
+        self._pid = 0
+        numbers: list[int] = []
+        while not (self._pid and numbers):  # it may have saved several times before its parent says who it is
             name, _, number = self._stdout.readline().rpartition(" ")
-            told[name.strip()] = int(number)
-        self._pid = told["pid"]
-        return told[""]
+            if name == "pid":
+                self._pid = int(number)
+            else:
+                numbers.append(int(number))
+        self._last = numbers[-1]
+        return numbers[0]
 
     def kill(self) -> int:
         """Kill it; hands back the last that it said to be on disk."""
         os.kill(self._pid, signal.SIGKILL)
-        last = -1
         while (line := self._stdout.readline()) != "dead\n":
-            last = int(line)
-        return last
+            self._last = int(line)
+        return self._last
 
 
 @pytest.fixture

@@ -11,13 +11,14 @@ keeper    the id of this process, written before the command begins
 result    JSON, written when the command has ended
 ========  ==========================================================
 
-It looks at a clock once, before it begins: whoever started it may have been halted for so long that another replica
-acts by now. The timer that guards the deadline also tells how long the command took.
+It looks at a clock before it begins: whoever started it may have been halted for so long that another replica acts by
+now. What a command took counts from before its start, so it is never said to have been shorter than it was.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import signal
@@ -57,6 +58,7 @@ class Keeper:
         self._is_late = False
         self._is_stopped = False
         self._took_s = deadline_s
+        self._began_s = 0.0
 
     def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Begin; whoever stops this program from now on stops the command.
@@ -66,6 +68,7 @@ class Keeper:
         """
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGALRM, self._expire)
+        self._began_s = time.clock_gettime(time.CLOCK_MONOTONIC)
         with open(os.path.join(self._folder, "input"), "rb") as given:  # noqa: PTH118, PTH123 - pathlib costs a start
             process = subprocess.Popen(  # noqa: S603 - the operator's command, without a shell
                 list(command), stdin=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -89,9 +92,9 @@ class Keeper:
             while ended not in (ready := [key.fd for key, _ in selector.select()]):
                 if ready and not self._read(pipe):
                     selector.unregister(pipe)
-        left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         if not (self._is_late or self._is_stopped):
-            self._took_s = self._deadline_s - left_s
+            self._took_s = time.clock_gettime(time.CLOCK_MONOTONIC) - self._began_s
         else:
             self._kill(signal.SIGKILL)
         status = process.wait()
@@ -113,7 +116,7 @@ class Keeper:
     def _write(self, status: int) -> None:
         result = {
             "status": status,
-            "took_s": round(self._took_s, 3),
+            "took_s": math.ceil(self._took_s * 1000) / 1000,
             "is_late": self._is_late,
             "is_stopped": self._is_stopped,
             "output": self._kept.decode("utf-8", "replace"),
