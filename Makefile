@@ -10,7 +10,7 @@ TEST_WORKERS ?= 3
 # Most slow tests spend most of their time waiting for processes: this many at once keep two cores busy.
 SLOW_WORKERS ?= 5
 
-# Tests start hundreds of Python processes: none of them is to compile again what one before has compiled.
+# Tests start hundreds of Python processes, which should not compile the same modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin

@@ -376,7 +376,7 @@ class Service:
                 await self.engine.probe()
                 self._probed_s = uptime_s()
         if self.process is not None and not await self.process.sync():
-            msg = "the process that answers VMs does not answer us: see the log, and forewarn_metadata_process_restarts"
+            msg = "the process that answers VMs does not answer: see the log, forewarn_metadata_process_restarts_total"
             raise EndpointBehind(msg)
 
     async def _check_pages(self) -> None:

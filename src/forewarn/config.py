@@ -310,7 +310,7 @@ class Settings(BaseSettings):
         timedelta(minutes=1),
         ge=timedelta(seconds=3),
         le=timedelta(days=1),
-        description="The process that answers VMs is killed and started again after so long without a sign of life.",
+        description="A process that answers VMs and has sent nothing for this long is killed and replaced.",
     )
     any_caller_is: str = Field(
         "",

@@ -371,11 +371,14 @@ async def test_a_command_that_is_cancelled_while_it_is_started_leaves_nothing_be
 
 
 async def test_an_input_that_is_being_closed_is_closed_once() -> None:
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
     watch = process._Watch(100)
     transport = await process._start(["sleep", "60"], os.environ, watch, "sleep")
     process._feed(transport, b"")
     process._close(transport, watch)
     await watch.has_ended.wait()
+    assert errors == []
 
 
 def sleepers(argument: str) -> list[int]:

@@ -11,8 +11,8 @@ keeper    the id of this process, written before the command begins
 result    JSON, written when the command has ended
 ========  ==========================================================
 
-It looks at a clock before it begins: whoever started it may have been halted for so long that another replica acts by
-now. What a command took counts from before its start, so it is never said to have been shorter than it was.
+Before it runs the command it checks the clock: the replica that started it may have been halted for so long that
+another one has taken over. The duration of a command includes its start, so it is never reported as too short.
 """
 
 from __future__ import annotations

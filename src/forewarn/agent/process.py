@@ -162,7 +162,7 @@ def _close(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
     """Let go of the pipes, also of an input that nobody has read."""
     pipe = transport.get_pipe_transport(_STDIN)
     if watch.is_open(_STDIN) and isinstance(pipe, asyncio.WriteTransport):
-        # One that has nothing left to write closes in the loop's next turn, and asyncio would do it a second time.
+        # A closing pipe with nothing left to write is about to close; asyncio would close it a second time.
         is_closed_soon = pipe.is_closing() and not pipe.get_write_buffer_size()
         if not is_closed_soon:
             pipe.abort()

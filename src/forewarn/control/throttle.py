@@ -2,8 +2,8 @@
 
 A refusal by a route costs as much as an answer, so refusals are limited, too. A known caller has a number of them per
 minute (`core.budget.Use.REFUSALS`) for each kind of request: a page that reconnects without a pause does not stop the
-approvals of the same tenant. Unknown callers are counted by address and in total; whoever has shown a valid token or
-session before is not affected by that limit.
+approvals of the same tenant. Unknown callers are counted by address and in total. That limit does not affect callers
+who have shown a valid token or session before.
 """
 
 from __future__ import annotations

@@ -55,10 +55,10 @@ _TOLD_AT_ONCE = 100
 _COMPARED_AT_ONCE = 2000
 _WAITING_MAX = 1000
 _INVENTORIES_MAX = 2
-_LOOKS = 6
-"""So often a process is asked for a sign of life in the time that it may be silent.
+_CHECKS = 6
+"""How often the process is checked within the time that it may be silent.
 
-Each look waits for its share of that time, so a machine that was suspended as a whole has lost one look, not all.
+All of them have to fail, so the process is not killed because the whole machine was suspended: that fails one check.
 """
 
 _QUESTIONS_MAX = 100
@@ -74,10 +74,10 @@ _Item = dict[str, Document] | Declared | InventoryDelta | bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessTerms:
-    """What the metadata process is told at its start (see `messages.Begin`), and what is expected of it.
+    """The settings of the metadata process (see `messages.Begin`), and how long it may be silent.
 
     Attributes:
-        silence_max_s: A process that says nothing for so long is killed, and another one started.
+        silence_max_s: A process that sends nothing for this long is killed and replaced.
     """
 
     any_caller_is: str = ""
@@ -256,7 +256,7 @@ class MetadataProcess:
         self._queue.append(messages.encode(self._begin()))
         self._tell_all()
         first = self._ask(messages.Sync)
-        first.add_done_callback(lambda told: _pass_on(told, ready))
+        first.add_done_callback(lambda answered: _pass_on(answered, ready))
         works = self._send(pipe), self._listen(pipe), self._until_silent(pipe, first)
         tasks = {asyncio.create_task(work) for work in works}
         try:
@@ -279,16 +279,16 @@ class MetadataProcess:
                 self._take(messages.decode_from_endpoint(frame), pipe)
 
     async def _until_silent(self, pipe: Pipe, first: asyncio.Future[bool]) -> None:
-        """Return when the process has said nothing for too long: it hangs. Until its first word it has longer."""
+        """Return when the process has sent nothing for too long; it has more time for its first answer."""
         await asyncio.wait({first}, timeout=_START_S)
-        looks = 0
-        while looks < _LOOKS:
+        failures = 0
+        while failures < _CHECKS:
             before = self._signs_of_life
-            # Past the queue: one that is being told of a million VMs answers in between.
+            # Not through the queue: a process that takes over a large inventory can answer before it has all of it.
             pipe.send(messages.encode(messages.Sync(next(self._numbers))))
-            await asyncio.sleep(self._terms.silence_max_s / _LOOKS)
-            looks = looks + 1 if self._signs_of_life == before else 0
-        _log.error("the metadata process does not answer", silence_max_s=self._terms.silence_max_s)
+            await asyncio.sleep(self._terms.silence_max_s / _CHECKS)
+            failures = failures + 1 if self._signs_of_life == before else 0
+        _log.error("the metadata process does not answer and is killed", silence_max_s=self._terms.silence_max_s)
 
     def _begin(self) -> messages.Begin:
         terms = self._terms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import NoReturn, cast
 
@@ -12,7 +13,7 @@ from forewarn.core.approval import Approval
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience
-from forewarn.endpoint.messages import Answer, encode
+from forewarn.endpoint.messages import Answer, Synced, encode
 from forewarn.endpoint.parent import MetadataProcess, ProcessTerms
 from forewarn.endpoint.pipe import Pipe
 from forewarn.endpoint.traffic import Limits, Traffic
@@ -21,6 +22,7 @@ from forewarn.feed import Feed
 from forewarn.identity import Identity
 from forewarn.journal import Journal
 from forewarn.wire.imds import Dialect
+from tests.support.warp import run_warped
 from tests.support.world import NOW
 from tests.unit.core.builders import vm
 
@@ -118,3 +120,44 @@ def test_a_process_that_is_away_is_told_nothing_until_it_is_told_everything(proc
     process._feed.publish([document(1)])
     process._identity.load(Inventory(vms=(replace(vm("vm-0"), addresses=("10.0.0.1",)),)))
     assert not process._queue
+
+
+# Silence
+
+
+class Line:
+    """A pipe to a process that answers what it is asked, or does not."""
+
+    def __init__(self, *, answers: bool) -> None:
+        self.asked = 0
+        self._answers = answers
+        self._frames: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def send(self, frame: bytes) -> None:
+        self.asked += 1
+        if self._answers:
+            self._frames.put_nowait(encode(Synced(self.asked)))
+
+    async def receive(self) -> list[bytes]:
+        return [await self._frames.get()]
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["one that answers", "one that hangs"])
+def test_only_a_process_that_sends_nothing_is_given_up(process: MetadataProcess, answers: bool) -> None:
+    line = Line(answers=answers)
+
+    async def ten_minutes() -> bool:
+        knows_all = asyncio.get_running_loop().create_future()
+        knows_all.set_result(True)
+        pipe = cast("Pipe", line)
+        listening = asyncio.create_task(process._listen(pipe))
+        watching = asyncio.create_task(process._until_silent(pipe, knows_all))
+        await asyncio.sleep(600)
+        is_given_up = watching.done()
+        for task in (listening, watching):
+            task.cancel()
+        await asyncio.gather(listening, watching, return_exceptions=True)
+        return is_given_up
+
+    assert run_warped(ten_minutes()) is not answers
+    assert line.asked >= 59 if answers else line.asked == 6
