@@ -12,6 +12,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from forewarn.clock import uptime_s
 from forewarn.control.throttle import credential_of
 from forewarn.core.access import Role
 from forewarn.core.budget import Use
@@ -32,6 +33,13 @@ SMALL = {
     "refusals_per_minute_max": 6,
 }
 HOST = "host-Web_0"
+
+
+@pytest.fixture(autouse=True)
+def _stopped_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits per minute stay used up, however long the machine takes for the requests that use them."""
+    now_s = uptime_s()
+    monkeypatch.setattr("forewarn.control.admission.uptime_s", lambda: now_s)
 
 
 @pytest.fixture
