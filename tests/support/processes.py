@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from forewarn.store import SqlStore
 from tests.support.spans import GUARD_S
 from tests.support.warm import run_warm
 
-__all__ = ["Served", "served", "wait_for"]
+__all__ = ["Served", "descendants", "served", "wait_for"]
 
 FOREWARN = (sys.executable, "-m", "forewarn")
 _READY_S = GUARD_S
@@ -126,3 +127,22 @@ def wait_for(condition: Any, timeout_s: float = GUARD_S, pause_s: float = 0.05) 
         assert time.monotonic() < deadline, "it did not come to pass"  # noqa: TID251 - as above
         time.sleep(pause_s)
     return answer
+
+
+def descendants(pid: int) -> str:
+    """Everything that a process has begun and that has not ended: a line for each, with what its threads wait for."""
+    parents: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(folder.name))
+    lines, waiting = [], [(pid, 0)]
+    while waiting:
+        each, depth = waiting.pop()
+        waiting += [(child, depth + 1) for child in parents.get(each, [])]
+        with contextlib.suppress(OSError):
+            folder = Path(f"/proc/{each}")
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            waits = [(task / "wchan").read_text() for task in (folder / "task").iterdir()]
+            lines.append(f"{'  ' * depth}{each} [{', '.join(waits)}] {command}")
+    return "\n".join(lines)

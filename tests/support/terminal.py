@@ -17,6 +17,7 @@ from typing import IO
 import pytest
 
 from tests.support.documents import ROOT
+from tests.support.processes import descendants
 
 __all__ = ["Block", "Terminal", "blocks", "is_shown", "terminal"]
 
@@ -171,7 +172,7 @@ class Terminal:
 
     def _report(self) -> str:
         """Everything that helps to see what went wrong."""
-        parts = ["--- screen", self.screen]
+        parts = ["--- screen", self.screen, "--- processes", descendants(self._process.pid)]
         for log in sorted(self._folder.glob(self._logs)):
             parts += [f"--- {log.relative_to(self._folder)}", log.read_text(errors="replace")[-20_000:]]
         return "\n".join(parts)

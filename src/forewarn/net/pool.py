@@ -136,6 +136,8 @@ class Pool:
     def hold(self, size_bytes: int) -> None:
         """So many bytes more are held for callers who are not known; the oldest of these make room."""
         self.unknown_size_bytes += size_bytes
+        if size_bytes <= 0:
+            return  # it gives back: whoever makes room is here, too, and is still the oldest
         while self.unknown_size_bytes > self.limits.unknown_size_bytes_max and self._replace_oldest(PoolLimit.BYTES):
             pass
 

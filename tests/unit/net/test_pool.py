@@ -94,6 +94,16 @@ def test_bytes_of_strangers_are_bounded_together() -> None:
     assert kept.unknown_size_bytes == 0
 
 
+def test_the_oldest_makes_room_also_where_it_holds_too_little() -> None:
+    kept, closed, names = pool(), list[Slot](), addresses()
+    silent, small, large = (entered(kept, next(names), closed) for _ in range(3))
+    small.hold(10)
+    large.hold(95)
+    assert (kept.unknown_size_bytes, closed) == (95, [silent, small])
+    large.hold(101)
+    assert (len(kept), kept.unknown_size_bytes, closed) == (0, 0, [silent, small, large])
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=200))
 def test_whatever_happens_limits_hold_and_nothing_is_left_behind(steps: list[tuple[int, int]]) -> None:
     kept, slots = pool(), list[Slot]()
