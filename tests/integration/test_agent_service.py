@@ -70,6 +70,15 @@ class Agent:
         """Where an event stands; empty when there is none."""
         return next((e["state"] for e in self.status()["events"] if e["event"]["id"] == event_id), "")
 
+    def wait_done(self, event_id: str, step: str) -> None:
+        """Wait until a step is done; what its hooks write is there before that."""
+
+        def is_done() -> bool:
+            steps = [event["steps"] for event in self.status()["events"] if event["event"]["id"] == event_id]
+            return bool(steps) and steps[0].get(step, {}).get("state") == "done"
+
+        wait_for(is_done)
+
     def end(self, number: int = signal.SIGTERM) -> int:
         """Return the exit status after that signal. What it waits for meanwhile would take minutes."""
         self.process.send_signal(number)
@@ -280,7 +289,7 @@ def test_an_event_takes_the_vm_out_of_service_and_its_end_puts_it_back(tmp_path:
     configure(tmp_path, cloud.url, NOTING)
     with running(tmp_path) as agent:
         event_id = cloud.announce()
-        wait_for(lambda: ran(tmp_path)[:3] == ["prepare", "before-approval", "started"])
+        agent.wait_done(event_id, "started")
         assert agent.get("/drainz") == (503, f"out of service: Freeze {event_id}")
         cloud.clear()
         wait_for(lambda: agent.get("/drainz") == (200, "in service"))
@@ -410,7 +419,7 @@ def test_an_event_outlasts_a_restart_of_the_service(tmp_path: Path) -> None:
     with running(tmp_path) as agent:
         with announcing(tmp_path, port) as cloud:
             event_id = cloud.announce()
-            wait_for(lambda: ran(tmp_path) == ["prepare"])
+            agent.wait_done(event_id, "prepare")
         wait_for(lambda: agent.status()["last_error"])
         assert agent.get("/drainz")[0] == 503
         with announcing(tmp_path, port) as again:
@@ -635,8 +644,7 @@ def test_the_life_of_an_agent_needs_nothing_that_windows_lacks(tmp_path: Path, c
     script.write_text(WINDOWS.replace("{packaged!r}", repr(packaged)))
     configure(tmp_path, cloud.url, NOTING)
     with running(tmp_path, command=(sys.executable, str(script))) as agent:
-        cloud.announce()
-        wait_for(lambda: "started" in ran(tmp_path))
+        agent.wait_done(cloud.announce(), "started")
         cloud.clear()
         wait_for(lambda: agent.status()["finished"])
         assert agent.end(signal.SIGINT) == 0, (tmp_path / "stderr.log").read_text()

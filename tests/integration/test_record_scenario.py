@@ -47,7 +47,7 @@ def test_a_recorded_life_can_be_played_as_a_scenario(service: Running, tmp_path:
     assert faults_of(text) == []
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(transcripts())
 def test_whatever_was_recorded_is_played_to_its_end_and_as_expected(recorded: Transcript) -> None:
     assert faults_of(to_scenario(recorded)) == []
