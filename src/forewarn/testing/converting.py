@@ -168,7 +168,9 @@ class _Conversion:
         at_s = self._moment_s(entry, document)
         self._let_pass(at_s)
         shown = {event.id: event for event in document.events}
+        # A VM that goes takes its other events with it: these are ended first, as long as they can be.
         ended = [event_id for event_id in self.running if event_id not in shown]
+        ended.sort(key=lambda event_id: self.running[event_id].type in _ENDS_VM)
         self.left_out &= shown.keys()
         expectations: list[dict[str, Any]] = [
             {"event": operation.name, "status": "gone"}
@@ -329,9 +331,19 @@ class _Conversion:
         self._step(at_s, **{verb: operation.name})
         if verb == "complete" and operation.type in _ENDS_VM:
             self.gone_vms.update(operation.vms)
+            self._drop_others(at_s)
         self._count(is_changed=True)
         self._let_pass(at_s)
         return operation
+
+    def _drop_others(self, at_s: float) -> None:
+        """Leave out what hits nothing but VMs that have gone: the service ends it with them."""
+        for event_id, operation in list(self.running.items()):
+            if self.gone_vms.issuperset(operation.vms):
+                reason = f"{operation.vms[0]} was taken away by then"
+                self._omit(f"the {operation.type.value} {event_id} from {at_s:g} s on: {reason}")
+                self.left_out.add(event_id)
+                del self.running[event_id]
 
     def _leave_out(self, event: Event, reason: str, at_s: float) -> None:
         """The event is no part of the scenario from here on."""

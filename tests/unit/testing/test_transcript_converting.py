@@ -70,6 +70,18 @@ def test_one_that_goes_after_its_notbefore_was_not_seen_to_start_and_is_complete
     assert verbs(convert(shown(0, 1, event()), shown(905, 2))) == ["schedule", "complete"]
 
 
+def test_a_vm_that_goes_takes_its_other_events_with_it() -> None:
+    preempt, freeze = event(0, EventType="Preempt", start_s=None), event(1)
+    together = convert(shown(0, 1, preempt, freeze), shown(100, 2))
+    assert [(step.verb, step.action) for step in together.steps if step.verb in {"cancel", "complete"}] == [
+        ("cancel", "freeze-1"),
+        ("complete", "preempt-1"),
+    ]
+    alone = (shown(0, 1, preempt, freeze), shown(100, 2, freeze))
+    assert verbs(convert(*alone)) == ["schedule", "schedule", "complete"]
+    assert omissions(*alone) == [f"the Freeze {ID.format(1)} from 100 s on: vm-1 was taken away by then"]
+
+
 def test_one_that_is_first_seen_started_has_no_notice() -> None:
     scenario = convert(shown(0, 1), shown(5, 2, event(start_s=None, EventType="Preempt", Description="")))
     action = step_of(scenario, "schedule").action
