@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import uuid
@@ -78,7 +79,12 @@ class Daemon:
         self._process = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        wait_for(self._socket.exists, _START_S)
+        wait_for(self._answers, _START_S)
+
+    def _answers(self) -> bool:
+        """Whether it takes connections; its socket is there a moment before."""
+        with socket.socket(socket.AF_UNIX) as sock:
+            return sock.connect_ex(str(self._socket)) == 0
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal, and wait for its end where that is to be expected."""
