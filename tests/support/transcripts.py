@@ -93,9 +93,10 @@ def recording(url: str, path: Path, source: str | None = None, pace: Pace = PACE
         assert not thread.is_alive()
 
 
-def record(url: str, path: Path, for_s: float = 0.2, **options: Any) -> Transcript:  # noqa: ANN401 - of the writer
-    """A recording of so many seconds."""
-    asyncio.run(Recording(url, path, **options).run(for_s))
+def record(url: str, path: Path, is_enough: Callable[[Recording], bool], pace: Pace = PATIENT) -> Transcript:
+    """A recording that is ended when it is enough."""
+    with recording(url, path, pace=pace) as made:
+        assert eventually(lambda: is_enough(made)), made.entries
     return load_transcript(path)
 
 
