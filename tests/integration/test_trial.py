@@ -147,8 +147,10 @@ def test_approving_before_being_prepared_is_found(tmp_path: Path) -> None:
     test = f"test -e {drained}"
     report = tried(tmp_path, POLL.replace("BEFORE", "pass"), "--prepared", test, status=1)
     assert codes(report) == {"unprepared"}
-    prepare = f"open({str(drained)!r}, 'w').close()"
-    assert tried(tmp_path, POLL.replace("BEFORE", prepare), "--prepared", test)["findings"] == []
+    well = POLL.replace("BEFORE", f"open({str(drained)!r}, 'w').close()").replace(
+        '["Events"]:', f'["Events"] or (os.path.exists({str(drained)!r}) and os.remove({str(drained)!r})) or []:'
+    )
+    assert tried(tmp_path, well, "--prepared", test)["findings"] == []
 
 
 def test_what_real_endpoints_refuse_is_found(tmp_path: Path) -> None:

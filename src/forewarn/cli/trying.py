@@ -44,7 +44,7 @@ def add_try(app: typer.Typer) -> None:
             str, typer.Option(metavar="SPAN", help="How long it may take to react to each change, by real time.")
         ] = "5s",
         prepared: Annotated[
-            str, typer.Option(metavar="SHELL", help="Succeeds while the VM is prepared; asked at each approval.")
+            str, typer.Option(metavar="SHELL", help="Succeeds while the VM is prepared, and fails otherwise.")
         ] = "",
         recovered: Annotated[
             str,
@@ -52,6 +52,9 @@ def add_try(app: typer.Typer) -> None:
                 metavar="SHELL", help="Succeeds once the VM is as before; asked when no event hits it any more."
             ),
         ] = "",
+        reboot: Annotated[
+            bool, typer.Option("--reboot", help="A reboot of its VM kills the handler, and starts it again.")
+        ] = False,
         junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML there.")] = None,
         shared_network: Annotated[
             bool,
@@ -77,6 +80,7 @@ def add_try(app: typer.Typer) -> None:
                 patience_s=as_span_s(patience, "--patience") or 0.0,
                 prepared=prepared,
                 recovered=recovered,
+                reboots=reboot,
                 is_alone=not shared_network,
                 on_step=teller(output),
                 on_wait=waiter(output, len(scenario.steps)),

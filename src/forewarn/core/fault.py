@@ -86,6 +86,12 @@ _KINDS = (
     FaultKind(name="500", place=Place.STATUS, what="500 Internal Server Error.", advice=_RETRY),
     FaultKind(name="503", place=Place.STATUS, what="503 Service Unavailable.", advice=f"{_RETRY} {_APPROVE_AGAIN}"),
     FaultKind(
+        name="dropped",
+        place=Place.STATUS,
+        what="The request is lost: the connection is reset without an answer, and an approval was not carried out.",
+        advice=f"{_RETRY} An approval without an answer is sent again: nobody can know whether it arrived.",
+    ),
+    FaultKind(
         name="refused",
         place=Place.CONNECTION,
         what="The connection is reset as soon as it stands, and one that stands at its next request.",
@@ -160,6 +166,12 @@ _KINDS = (
         place=Place.DOCUMENT,
         what="Each event has an EventType that no version has, as when a new one is introduced.",
         advice="Does not break; does what its author decided for such a case, rather than nothing at all (R105).",
+    ),
+    FaultKind(
+        name="large-document",
+        place=Place.DOCUMENT,
+        what="Each event has a Description of 64 KiB.",
+        advice="Reads the whole body, however long it is.",
     ),
     FaultKind(
         name="repeated-event",

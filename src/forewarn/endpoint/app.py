@@ -77,10 +77,13 @@ class MetadataApp:
 
     Attributes:
         approve: Carries approvals out.
+        before_answer: Awaited with the VM's name and the method before a request for events is answered. While there
+            is one, no answer comes from memory, so that no request passes it by. None: there is none.
     """
 
     def __init__(self, authority: Authority, clock: Clock, traffic: Traffic, first_answer_delay_s: float = 0.0) -> None:
         self.approve: Callable[[Sequence[str], Approver], Awaitable[Approval]] = authority.approve
+        self.before_answer: Callable[[str, str], Awaitable[None]] | None = None
         self._authority = authority
         self._clock = clock
         self._traffic = traffic
@@ -142,6 +145,8 @@ class MetadataApp:
         path: str = request.scope["path"].removesuffix("/")
         route = path.lower()
         if route == _EVENTS or (route == _LEGACY and self._dialect.legacy_latest):
+            if self.before_answer is not None:
+                await self.before_answer(caller.vm.name, request.method)
             if self._traffic.faults.in_force:
                 await self._strike(request, connection, caller)
             return await self._events(request, connection, caller, is_legacy=route == _LEGACY)
@@ -155,14 +160,12 @@ class MetadataApp:
         """Put the request into the journal."""
         scope = request.scope
         connection: Connection = scope["state"]["connection"]
-        query: bytes = scope["query_string"]
-        target: bytes = scope.get("raw_path") or scope["path"].encode()
         assert self._traffic.journal is not None  # noqa: S101 - the caller has looked
         self._traffic.journal.note(
             vm="" if connection.caller is None else connection.caller.vm.name,
             source_address=connection.peer,
             method=request.method,
-            target=(target + (b"?" + query if query else b"")).decode("latin-1"),
+            target=scope["state"]["target"].decode("latin-1"),
             headers=((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]),
             body=scope["state"].get("body", b""),
             status=response.status_code if is_answered else 0,
@@ -178,6 +181,12 @@ class MetadataApp:
         places = {Place.STATUS, Place.TIME, Place.BYTES} | ({Place.DOCUMENT} if request.method == "GET" else set())
         fault = self._traffic.faults.strike(caller.vm.name, request.method, *places)
         request.scope["state"]["fault"] = fault
+        if fault is not None and fault.kind.name == "dropped":
+            if self._traffic.journal is not None:
+                now_s = asyncio.get_running_loop().time()
+                self._write_down(request, Response(), now_s, fault, is_answered=False)
+            connection.reset()
+            raise ClientDisconnect
         if fault is not None and fault.kind.place is Place.STATUS:
             raise _Refused(_response(misconduct.refuse(fault)))
         if fault is not None and fault.kind.name == "late":
@@ -265,7 +274,7 @@ class MetadataApp:
                 return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         if not channel.replies:
             return _unavailable()
-        if _NOT_PLAIN.isdisjoint(request.headers.keys()):
+        if self.before_answer is None and _NOT_PLAIN.isdisjoint(request.headers.keys()):
             connection.learn(index)
         response = _json(HTTPStatus.OK, channel.replies[index].body, headers | {"etag": f'"{channel.incarnation}"'})
         return self._distorted(request, response, channel, index)

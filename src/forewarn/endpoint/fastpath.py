@@ -66,6 +66,11 @@ class HttpProtocol(GuardedProtocol):
     def refuse(self, fault: Fault) -> None:
         self.app_state["connection"].refuse(_REFUSALS[fault])
 
+    def on_headers_complete(self) -> None:
+        # A whole URL is what a client sends to a proxy; ASGI's scope keeps its path alone.
+        self.scope["state"]["target"] = self.url
+        super().on_headers_complete()
+
 
 class Connection(asyncio.Protocol):
     """One connection of a VM.

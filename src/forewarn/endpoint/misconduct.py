@@ -25,6 +25,7 @@ _STATUS_TEXTS = {
     HTTPStatus.INTERNAL_SERVER_ERROR: "Internal server error",
     HTTPStatus.SERVICE_UNAVAILABLE: "Service unavailable",
 }
+_LONG = "Host server is undergoing maintenance. " * (1 + (64 << 10) // 39)
 _RETRIED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
@@ -102,6 +103,10 @@ def _with_unknown_types(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"Events": [event | {"EventType": "Transmogrify"} for event in document["Events"]]}
 
 
+def _with_long_descriptions(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"Events": [event | {"Description": _LONG} for event in document["Events"]]}
+
+
 def _with_repeated_events(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"Events": document["Events"] * 2}
 
@@ -113,6 +118,7 @@ _DISTORTIONS: dict[str, Callable[[Answer], Answer]] = {
     "no-events": _changed(_without_events),
     "unknown-members": _changed(_with_unknown_members),
     "unknown-type": _changed(_with_unknown_types),
+    "large-document": _changed(_with_long_descriptions),
     "repeated-event": _changed(_with_repeated_events),
 }
 

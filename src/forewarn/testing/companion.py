@@ -9,18 +9,57 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from forewarn.core.approval import Approval, Approver
+from forewarn.core.decision import Changes
 from forewarn.core.fault import FAULTS, Place
+from forewarn.core.model import EntryKind, EventType
+from forewarn.feed import Channel
+from forewarn.testing.finding import Findings
+from forewarn.testing.handler import Handler
 from forewarn.testing.lab import Lab
+from forewarn.testing.preparation import PreparationMonitor
 from forewarn.testing.scenario import FaultStep
+from forewarn.wire.document import Event
+from forewarn.wire.exchange import Exchange
 
 __all__ = ["Companion"]
 
+_SILENCE_S = 135.0
+"""Longest time-out that a handler may have where no answer comes: that for a first answer, which may take 120 s."""
+
 _LOOK_S = 0.02
 _INCARNATION = re.compile(rb'"_?DocumentIncarnation"\s*:\s*(\d+)')
+_READABLE = frozenset(
+    {
+        "",
+        "text-plain",
+        "unknown-members",
+        "unknown-type",
+        "large-document",
+        "repeated-event",
+        "slow-headers",
+        "slow-body",
+        "late",
+    }
+)
+"""Faults after which a client still has the current document."""
+
+_REBOOTS = frozenset({EventType.REBOOT, EventType.REDEPLOY})
+_FINAL = frozenset({"Preempt", "Terminate"})
+"""After these a VM is gone, and nothing has to be taken up again."""
+
+_NOT_REPEATED = (
+    "its approval was not answered with 200, and it did not send it again: an approval counts as given after a 200 "
+    "only, so send it with each poll until then (R49, R104)"
+)
+_NO_TIME_OUT = (
+    f"it still waited for an answer after {_SILENCE_S:g} s: give each request a time-out, 130 s for the first and some "
+    "seconds for the others (R104)"
+)
 
 
 async def _always() -> bool:
@@ -34,32 +73,114 @@ class Companion:
         lab: Where it finds its endpoint; running.
         vm: Whose handler it is.
         patience_s: How many real seconds it has to react to each change, before time goes on.
-        is_running: Whether it has not ended.
+        handler: The process.
+        findings: Where to write what it does wrong.
+        preparation: Asks whether its VM is prepared.
         is_recovered: Whether its VM is as it was before any event; asked when no event hits it any more.
-
-    Attributes:
-        not_recovered: How often it was not recovered when patience was over.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a trial gives it
         self,
         lab: Lab,
         vm: str,
         *,
         patience_s: float,
-        is_running: Callable[[], bool],
+        handler: Handler,
+        findings: Findings,
+        preparation: PreparationMonitor,
         is_recovered: Callable[[], Awaitable[bool]] = _always,
     ) -> None:
         self.vm = vm
         self.patience_s = patience_s
-        self.is_running = is_running
-        self.not_recovered = 0
+        self._handler = handler
         self._lab = lab
+        self._findings = findings
+        self._preparation = preparation
         self._is_recovered = is_recovered
         self._held: dict[str, Approver] = {}
-        self._was_hit = False
+        self._was_hit: dict[str, Event] = {}
         self._reacted_to: tuple[int, int] | None = None
+        self._reboot: asyncio.Future[None] | None = None
+        self._is_off = False
+        self._lost_approval = False
+        self._noted = 0
+        self._arrivals = 0
+        """GETs that have come, answered or not."""
+        self._seen: tuple[int | None, int] = (None, 0)
+        """The incarnation that it was shown last, and how many GETs had come when it was shown first."""
+        self._struck: tuple[str, int] = ("", 0)
+        """The fault that struck last, and how many GETs had come by then."""
         lab.backend.app.approve = self._take
+        lab.backend.app.before_answer = self._before_answer
+        lab.backend.journal.listeners.append(self._note_answers)
+
+    def is_running(self) -> bool:
+        """Whether the handler has not ended by itself."""
+        return self._handler.is_running
+
+    # Reboots
+
+    @asynccontextmanager
+    async def rebooting(self) -> AsyncIterator[None]:
+        """Until the block ends, a Reboot or Redeploy that hits the VM kills the handler, and starts it again."""
+
+        def note(changes: Changes) -> None:
+            impacted = [entry.maintenance_id for entry in changes.entries if entry.kind is EntryKind.IMPACTED]
+            if impacted or self._is_off:
+                self._reboot = asyncio.ensure_future(self._reboot_after(self._reboot, impacted))
+
+        self._lab.backend.engine.listeners.append(note)
+        try:
+            yield
+        finally:
+            self._lab.backend.engine.listeners.remove(note)
+            await self._end_reboot()
+
+    async def _reboot_after(self, earlier: asyncio.Future[None] | None, impacted: Sequence[str | None]) -> None:
+        if earlier is not None:
+            await earlier
+        for maintenance_id in impacted:
+            if maintenance_id is not None and not self._is_off and await self._is_rebooted(maintenance_id):
+                self._is_off = True
+                await self._handler.power_off()
+        # Some VMs are back while their event is Started, and some when it is gone: each second one.
+        is_slow = self._handler.reboots % 2 == 0
+        if self._is_off and not (is_slow and any(event.is_started for event in self._hits().values())):
+            await self._handler.power_on()
+            self._seen = (None, self._arrivals)
+            self._reacted_to = None
+            self._preparation.excuse()
+            self._is_off = False
+
+    async def _is_rebooted(self, maintenance_id: str) -> bool:
+        maintenance, events = await self._lab.look(maintenance_id)
+        is_hit = any(self.vm in event.resources for event in events)
+        return maintenance.impact in _REBOOTS and is_hit and self.is_running()
+
+    async def _end_reboot(self) -> None:
+        """Wait for what a reboot does now, if there is one."""
+        if self._reboot is not None:
+            await asyncio.shield(self._reboot)
+
+    # Requests
+
+    async def _before_answer(self, vm: str, method: str) -> None:
+        """Whatever it made of the answer before this request, it has done by now."""
+        if vm == self.vm and method == "GET":
+            await self._preparation.check()
+            self._arrivals += 1
+
+    def _note_answers(self) -> None:
+        for exchange in self._lab.backend.journal.exchanges(after=self._noted, vm=self.vm):
+            self._noted = exchange.number
+            self._lost_approval |= exchange.method == "POST" and bool(exchange.fault)
+            if exchange.fault:
+                self._struck = (exchange.fault, self._arrivals)
+            if exchange.fault == "stale":
+                self._preparation.excuse()
+            incarnation = _incarnation_of(exchange)
+            if incarnation is not None and incarnation != self._seen[0]:
+                self._seen = (incarnation, self._arrivals)
 
     # Approvals
 
@@ -67,11 +188,26 @@ class Companion:
         """In the place of the engine: what this VM approves is taken, and waits."""
         if approver.vm != self.vm:
             return await self._lab.backend.engine.approve(event_ids, approver)
-        shown = {event.id for document in self._lab.documents(self.vm) for event in document.events}
+        shown = {event.id: event for document in self._lab.documents(self.vm) for event in document.events}
         unknown = tuple(event_id for event_id in event_ids if event_id not in shown)
         if not unknown:
+            await self._preparation.note_approval(event_ids)
+            self._look_whose([shown[event_id] for event_id in event_ids])
             self._held |= dict.fromkeys(event_ids, approver)
         return Approval(unknown=unknown)
+
+    def _look_whose(self, events: list[Event]) -> None:
+        for event in events:
+            if not event.affects(self.vm):
+                self._findings.add(
+                    "approved-another",
+                    f"it approved an event of {', '.join(event.resources)}, which is not its VM: it may not be ready. "
+                    "Look for the VM's own name in Resources (R26, R60)",
+                )
+
+    def has_approved(self, event_id: str) -> bool:
+        """Whether it has approved, whether or not that counts yet."""
+        return event_id in self._held
 
     async def give_approvals(self, event_ids: set[str]) -> None:
         """What it has approved of these counts from now on."""
@@ -85,34 +221,74 @@ class Companion:
             return event_id in self._held
 
         if not await self._wait(has_approved):
+            if self._lost_approval:
+                self._findings.add("approval-not-repeated", _NOT_REPEATED)
             return False
+        self._lost_approval = False
         await self.give_approvals({event_id})
         return True
 
     # Reactions
 
     async def let_react(self, is_so: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Give it real time to see what has changed for its VM, to approve what waits for it, and to recover.
+        """Give it real time to see what has changed for its VM, to prepare and approve, and to recover.
 
         Args:
             is_so: What the timeline waits for; it need not react any more once that is so.
         """
-        channel = self._lab.backend.feed.channel(self._lab.backend.identity.audience(self.vm))
+        await self._end_reboot()
+        if self._is_off:
+            return
+        channel = self._channel
         change = (channel.epoch, channel.incarnation)
         if change == self._reacted_to:
             return
         self._reacted_to = change
-        hits = [event for event in self._lab.document(self.vm).events if event.affects(self.vm)]
+        hits = self._hits()
 
         async def has_reacted() -> bool:
-            if any(not event.is_started and event.id not in self._held for event in hits):
+            if any(not event.is_started and event.id not in self._held for event in hits.values()):
                 return is_so is not None and await is_so()
-            return self._last_seen() == channel.incarnation
+            return self._has_seen() and self._has_gone_on() and await self._preparation.note_reaction(is_late=False)
 
-        await self._wait(has_reacted)
-        if self._was_hit and not hits and not await self._wait(self._is_recovered):
-            self.not_recovered += 1
-        self._was_hit = bool(hits)
+        if not await self._wait(has_reacted) and self.is_running():
+            await self._note_late(hits)
+        gone = [event for event_id, event in self._was_hit.items() if event_id not in hits]
+        if gone and not hits and not await self._wait(lambda: self._has_recovered(gone)) and self.is_running():
+            text = f"it had not recovered {self.patience_s:g} s after the last event was gone (R100, R104)"
+            self._findings.add("unrecovered", text)
+        self._was_hit = hits
+
+    async def _note_late(self, hits: dict[str, Event]) -> None:
+        """It had all the time that it may have."""
+        if self._has_seen():
+            await self._preparation.note_reaction(is_late=True)
+        elif hits.keys() - self._was_hit.keys() and not self._is_struck():
+            text = (
+                f"it did not ask for {self.patience_s:g} s while an event was announced to its VM: ask once a second, "
+                "for a Preempt may give no more than 30 s (R90, R97)"
+            )
+            self._findings.add("asks-too-rarely", text)
+
+    async def _has_recovered(self, gone: list[Event]) -> bool:
+        if not self._has_seen() or not await self._is_recovered():
+            return False
+        is_final = any(event.type in _FINAL for event in gone)
+        return await self._preparation.note_end() or is_final
+
+    def _hits(self) -> dict[str, Event]:
+        return {event.id: event for event in self._lab.document(self.vm).events if event.affects(self.vm)}
+
+    def _has_seen(self) -> bool:
+        return self._seen[0] == self._channel.incarnation
+
+    def _is_struck(self) -> bool:
+        """Whether a fault has struck its last request."""
+        return bool(self._struck[0]) and self._struck[1] == self._arrivals
+
+    def _has_gone_on(self) -> bool:
+        """Whether it has asked again after it had seen the document: then it has done what it makes of it."""
+        return not self._preparation.is_active or self._arrivals > self._seen[1]
 
     async def let_meet(self, fault: FaultStep, asked: int) -> bool:
         """Wait until the fault has struck it, and it has asked again; hands back whether it did.
@@ -127,11 +303,15 @@ class Companion:
             return True  # it may never meet it
 
         async def has_gone_on() -> bool:
-            requests = self._lab.requests(self.vm)
-            struck = [each.number for each in requests if each.fault == fault.kind and each.number > asked]
-            return bool(struck) and requests[-1].number > struck[-1]
+            return self._noted > asked and self._struck[0] == fault.kind and self._arrivals > self._struck[1]
 
-        return await self._wait(has_gone_on)
+        self._struck = ("", 0)
+        delay_s = 0.0 if fault.delay is None else fault.delay.total_seconds()
+        has_gone_on_in_time = await self._wait(has_gone_on, min(delay_s, _SILENCE_S))
+        if fault.kind == "time-out" and not has_gone_on_in_time and self.is_running():
+            self._findings.add("no-time-out", _NO_TIME_OUT)
+        self._struck = ("", 0)
+        return has_gone_on_in_time
 
     async def let_ask(self) -> bool:
         """Wait until it has asked at all; hands back whether it did."""
@@ -139,34 +319,38 @@ class Companion:
         async def has_asked() -> bool:
             return self.last_request > 0
 
-        return await self._wait(has_asked)
+        return await self._wait(has_asked, self._lab.backend.settings.first_answer_delay.total_seconds())
 
     def stay_awake(self) -> timedelta:
         """It asks again and again, also while hours pass in a moment; hands back for how long this is said (R67)."""
-        channel = self._lab.backend.feed.channel(self._lab.backend.identity.audience(self.vm))
+        channel = self._channel
         if self.is_running() and channel.is_enabled:
             channel.asked_at = self._lab.clock.now()
         return self._lab.backend.settings.disable_after / 2
 
-    def _last_seen(self) -> int | None:
-        """The incarnation that it was shown last."""
-        for exchange in reversed(self._lab.requests(self.vm)):
-            found = _INCARNATION.search(exchange.answer) if exchange.method == "GET" else None
-            if found is not None:
-                return int(found[1])
-        return None
+    @property
+    def _channel(self) -> Channel:
+        return self._lab.backend.feed.channel(self._lab.backend.identity.audience(self.vm))
 
     @property
     def last_request(self) -> int:
         """The number of its VM's last request; 0: there was none."""
         return max((each.number for each in self._lab.requests(self.vm)), default=0)
 
-    async def _wait(self, is_so: Callable[[], Awaitable[bool]]) -> bool:
+    async def _wait(self, is_so: Callable[[], Awaitable[bool]], more_s: float = 0.0) -> bool:
         """Until it is so, or patience is at its end by real time, or the handler is; hands back whether it is so."""
         loop = asyncio.get_running_loop()
-        end_s = loop.time() + self.patience_s
+        end_s = loop.time() + self.patience_s + more_s
         while not await is_so():
             if loop.time() >= end_s or not self.is_running():
                 return await is_so()
             await asyncio.sleep(_LOOK_S)
         return True
+
+
+def _incarnation_of(exchange: Exchange) -> int | None:
+    """The incarnation that a client reads in an answer; None: it was shown no document that is current and whole."""
+    if exchange.method != "GET" or exchange.fault not in _READABLE:
+        return None
+    found = _INCARNATION.search(exchange.answer)
+    return None if found is None else int(found[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib import resources
 from pathlib import Path
@@ -57,6 +57,8 @@ class Scenario:
         event_ids: Ids of the first events.
         settings: Settings of the service.
         only: Whether it is for playing only, or only for trying handlers; None: for both.
+        reboot: Whether a Reboot or Redeploy that hits the handler's VM kills the handler, and starts it again.
+        environment: Variables that the handler finds.
     """
 
     name: str
@@ -69,6 +71,8 @@ class Scenario:
     event_ids: tuple[str, ...]
     settings: dict[str, Any]
     only: Mode | None = None
+    reboot: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 def shipped_scenarios() -> list[str]:
@@ -130,6 +134,8 @@ def parse_scenario(content: bytes, name: str, where: str = "") -> Scenario:
         event_ids=parsed.event_ids,
         settings=settings,
         only=parsed.only,
+        reboot=parsed.reboot,
+        environment=parsed.environment,
     )
 
 

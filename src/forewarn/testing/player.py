@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from forewarn.client import AsyncClient, EndpointError, Event, Pace
 from forewarn.clock import Clock, VirtualClock
+from forewarn.core.model import Event as CoreEvent
 from forewarn.core.model import MaintenanceState
 from forewarn.core.request import Request
 from forewarn.errors import ForewarnError
@@ -228,7 +229,7 @@ class Player:
 
     # Steps
 
-    async def _do(self, step: Step) -> str:  # noqa: C901 - a case for each kind of action
+    async def _do(self, step: Step) -> str:  # noqa: C901, PLR0912 - a case for each kind of action
         """Take a step; hands back why it failed."""
         action = step.action
         match action:
@@ -252,6 +253,8 @@ class Player:
             case tuple():
                 for vm in action:
                     await self._poll(vm)
+            case timedelta():
+                await self._linger(action)
             case bool():
                 await self._lab.clear_faults()
             case str():
@@ -272,7 +275,13 @@ class Player:
         )
         if companion is None or await companion.let_meet(fault, asked):
             return ""
-        return f"after fault {fault.kind} the handler did not ask again within {companion.patience_s:g} s"
+        return f"after fault {fault.kind} the handler did not ask again: it asks on, whatever it was answered"
+
+    async def _linger(self, span: timedelta) -> None:
+        """Real time passes for the handler, and none for the scenario."""
+        if self._companion is not None:
+            await self._companion.let_react()
+            await asyncio.sleep(span.total_seconds())
 
     async def _put_off(self, action: Defer | Extend) -> None:
         engine = self._lab.backend.engine
@@ -296,6 +305,7 @@ class Player:
         """The VM asks; what comes of it is its own affair."""
         if self._companion is not None and vm == self._companion.vm:
             await self._companion.let_ask()
+            await self._companion.let_react()
             return
         client = await self._client(vm)
         try:
@@ -407,7 +417,7 @@ class Player:
         mine = [e for e in found if vm in e.resources] or [e for e in found if shown is not None and e.id == shown.id]
         pairs: list[tuple[str, object, object]] = [
             ("status", expect.status, status),
-            ("approved", expect.approved, bool(mine) and all(event.is_approved for event in mine)),
+            ("approved", expect.approved, bool(mine) and all(self._is_approved(event) for event in mine)),
         ]
         of_shown = ("type", "description", "duration", "source", "resources")
         if shown is not None:
@@ -420,6 +430,10 @@ class Player:
             return f"{operation} is {status}"
         wrong = next(((what, wanted, value) for what, wanted, value in pairs if wanted not in {None, value}), None)
         return "" if wrong is None else f"{wrong[0]} of {operation} is {wrong[2]}, and {wrong[1]} was expected"
+
+    def _is_approved(self, event: CoreEvent) -> bool:
+        """Whether it is, or the handler's approval waits for the step that lets it count."""
+        return event.is_approved or (self._companion is not None and self._companion.has_approved(event.id))
 
 
 def _request(step: Step, now: datetime) -> Request:
@@ -468,7 +482,7 @@ def _announcement(action: Schedule) -> Request:
     )
 
 
-def describe(step: Step) -> str:  # noqa: C901, PLR0911 - one return for each kind of action
+def describe(step: Step) -> str:  # noqa: C901, PLR0911, PLR0912 - one return for each kind of action
     """A step in words."""
     action = step.action
     match action:
@@ -496,6 +510,8 @@ def describe(step: Step) -> str:  # noqa: C901, PLR0911 - one return for each ki
             return f"{step.verb.replace('_', ' ')} {action.name}"
         case tuple():
             return f"{', '.join(action)} {'asks' if len(action) == 1 else 'ask'}"
+        case timedelta():
+            return f"nothing changes for {format_span(action)} of the handler's time"
         case bool():
             return "all faults end"
         case _:

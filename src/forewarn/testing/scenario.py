@@ -38,6 +38,7 @@ __all__ = [
 _STEPS_MAX = 1000
 _NAMES_MAX = 1000
 _WITHIN = timedelta(days=1)
+_LINGER_MAX = timedelta(minutes=1)
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 Names = Annotated[
@@ -269,7 +270,19 @@ def _after(value: object) -> After:
 OfVm = Annotated[VmStep, BeforeValidator(_named)]
 OfHost = Annotated[HostStep, BeforeValidator(_named)]
 Action: TypeAlias = (
-    VmStep | HostStep | Schedule | Approve | Defer | Extend | Impact | FaultStep | Expect | tuple[str, ...] | str | bool
+    VmStep
+    | HostStep
+    | Schedule
+    | Approve
+    | Defer
+    | Extend
+    | Impact
+    | FaultStep
+    | Expect
+    | timedelta
+    | tuple[str, ...]
+    | str
+    | bool
 )
 
 
@@ -307,6 +320,9 @@ class Step(_In):
     impact: Impact | None = None
     fault: Annotated[FaultStep, BeforeValidator(lambda v: v if isinstance(v, dict) else {"kind": v})] | None = None
     clear_faults: Literal[True] | None = None
+    linger: Annotated[Span, Field(gt=timedelta(0), le=_LINGER_MAX)] | None = Field(
+        None, description="Real time in which nothing changes for a handler that is tried."
+    )
     expect: Expect | None = None
 
     @model_validator(mode="after")
@@ -366,6 +382,7 @@ ACTIONS = (
     "impact",
     "fault",
     "clear_faults",
+    "linger",
     "expect",
 )
 """Everything that a step may do."""
@@ -383,4 +400,16 @@ class ScenarioIn(_In):
     )
     settings: dict[str, Any] = Field(default_factory=dict, description="Settings of the service.")
     only: Mode | None = Field(None, description="It is for playing only, or only for trying handlers.")
+    reboot: bool = Field(
+        default=False,
+        description="A Reboot or Redeploy that hits the handler's VM kills the handler, and starts it again.",
+    )
+    environment: dict[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)],
+        Annotated[str, Field(max_length=1000)],
+    ] = Field(
+        default_factory=dict,
+        max_length=100,
+        description="Variables that the handler finds in its environment; {endpoint} stands for the endpoint's URL.",
+    )
     timeline: Annotated[tuple[Step, ...], Field(min_length=1, max_length=_STEPS_MAX)]

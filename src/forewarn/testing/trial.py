@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -14,34 +15,19 @@ from xml.etree import ElementTree as ET
 from forewarn.clock import RealClock, VirtualClock
 from forewarn.errors import InvalidRequest
 from forewarn.testing.companion import Companion
+from forewarn.testing.finding import Finding, Findings
 from forewarn.testing.handler import Handler, run_handler
 from forewarn.testing.lab import Lab
 from forewarn.testing.loading import Scenario
 from forewarn.testing.player import Outcome, Player, lab_of
+from forewarn.testing.preparation import PreparationMonitor, command_succeeds
 from forewarn.wire.advice import RATE_MAX, advise_all
 from forewarn.wire.exchange import Exchange
 
-__all__ = ["Finding", "Report", "try_handler"]
+__all__ = ["Report", "try_handler"]
 
-_COMMAND_S = 10.0
+_TIMER_S = 0.1
 _OUTPUT_SHOWN = 4000
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something to say about a handler.
-
-    Attributes:
-        code: Stable, for programs.
-        text: For people.
-        is_wrong: Whether it fails the trial.
-        count: How often it was seen.
-    """
-
-    code: str
-    text: str
-    is_wrong: bool
-    count: int = 1
 
 
 @dataclass(slots=True)
@@ -57,6 +43,7 @@ class Report:
         interval_s: Between two of its GETs, the median; None: there were none.
         approvals: For each approval that was taken: the EventId, and the seconds from when it was announced.
         is_alone: Whether it had a network of its own.
+        reboots: How often a reboot of its VM killed it.
         status: Its exit status, when it ended by itself; None: it ran to the end.
         output: The end of what it printed.
     """
@@ -69,6 +56,7 @@ class Report:
     interval_s: float | None = None
     approvals: list[tuple[str, float]] = field(default_factory=list)
     is_alone: bool = False
+    reboots: int = 0
     status: int | None = None
     output: str = ""
 
@@ -87,6 +75,7 @@ class Report:
             "interval_s": self.interval_s,
             "approvals": [{"event_id": event_id, "after_s": after_s} for event_id, after_s in self.approvals],
             "own_network": self.is_alone,
+            "reboots": self.reboots,
             "status": self.status,
             "steps": [
                 {
@@ -133,6 +122,7 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
     patience_s: float = 5.0,
     prepared: str = "",
     recovered: str = "",
+    reboots: bool = False,
     is_alone: bool = True,
     on_step: Callable[[Outcome], None] = lambda _outcome: None,
     on_wait: Callable[[int, str], None] = lambda _number, _text: None,
@@ -145,9 +135,10 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
         scenario: What happens.
         command: The handler, with its arguments.
         patience_s: How many real seconds it has to react to each change.
-        prepared: A shell command that succeeds while the VM is prepared; asked at each approval. Empty: none.
+        prepared: A shell command that succeeds while the VM is prepared, and fails while it is not. Empty: none.
         recovered: A shell command that succeeds while the VM is as it was before any event; asked when no event hits
             it any more. Empty: none.
+        reboots: Whether a Reboot or Redeploy of its VM kills the handler and starts it again, in any scenario.
         is_alone: Give it a network of its own, with the endpoint at 169.254.169.254, where that is possible.
         on_step: Told of each step that is done.
         on_wait: Told of each step, by its number and in words, before it is waited for.
@@ -158,115 +149,113 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
     if scenario.only == "play":
         msg = f"{scenario.name} says only: play, for no handler that runs could bring it about: play it instead"
         raise InvalidRequest(msg)
-    report = Report(scenario.name)
+    report, findings = Report(scenario.name), Findings()
     async with lab_of(scenario, VirtualClock(RealClock().now().replace(microsecond=0))).running() as lab:
-        watch = _Watch(lab, scenario.handler, prepared)
-        began_s = asyncio.get_running_loop().time()
-        async with run_handler(lab, scenario.handler, command, is_alone=is_alone) as handler:
-            report.is_alone = handler.is_alone
+        vm = scenario.handler
+        times = _Times(lab, vm)
+        preparation = PreparationMonitor(lab, vm, prepared, findings)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(preparation.watching())
+            handler = await stack.enter_async_context(
+                run_handler(lab, vm, command, is_alone=is_alone, environment=scenario.environment)
+            )
             companion = Companion(
                 lab,
-                scenario.handler,
+                vm,
                 patience_s=patience_s,
-                is_running=lambda: handler.is_running,
-                is_recovered=lambda: _succeeds(recovered),
+                handler=handler,
+                findings=findings,
+                preparation=preparation,
+                is_recovered=partial(command_succeeds, recovered or "true"),
             )
+            if reboots or scenario.reboot:
+                await stack.enter_async_context(companion.rebooting())
             report.outcomes = await Player(scenario, lab, on_step, on_wait=on_wait, companion=companion).play()
             report.status = handler.status
-        await watch.finish()
-        _sum_up(report, lab, watch, handler, began_s)
-        if companion.not_recovered:
-            text = f"it had not recovered {patience_s:g} s after the last event was gone"
-            report.findings.append(Finding("unrecovered", text, is_wrong=True, count=companion.not_recovered))
+        _sum_up(report, lab, times, handler, findings)
     return report
 
 
-class _Watch:
+class _Times:
     """Takes down when what was asked and announced, by real time."""
 
-    def __init__(self, lab: Lab, vm: str, prepared: str) -> None:
+    def __init__(self, lab: Lab, vm: str) -> None:
+        self.began_s = asyncio.get_running_loop().time()
         self.asked_s: dict[int, float] = {}
         self.announced_s: dict[str, float] = {}
-        self.unprepared: list[str] = []
+        self.vm = vm
         self._lab = lab
-        self._vm = vm
-        self._prepared = prepared
         self._seen = 0
-        self._checks: set[asyncio.Task[None]] = set()
         lab.backend.journal.listeners.append(self._note_request)
         lab.backend.engine.listeners.append(lambda _changes: self._note_change())
 
     def _note_request(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        for exchange in self._lab.backend.journal.exchanges(after=self._seen, vm=self._vm):
+        for exchange in self._lab.backend.journal.exchanges(after=self._seen, vm=self.vm):
             self._seen = exchange.number
             self.asked_s[exchange.number] = now_s
-            if self._prepared and exchange.method == "POST" and exchange.status == 200:  # noqa: PLR2004 - taken (R49)
-                task = asyncio.ensure_future(self._check_prepared(exchange.body.decode("utf-8", "replace")))
-                self._checks.add(task)
 
     def _note_change(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        for event in self._lab.document(self._vm).events:
+        for event in self._lab.document(self.vm).events:
             self.announced_s.setdefault(event.id, now_s)
 
-    async def _check_prepared(self, approval: str) -> None:
-        if not await _succeeds(self._prepared):
-            self.unprepared.append(approval)
 
-    async def finish(self) -> None:
-        """Let what was begun come to its end."""
-        await asyncio.gather(*self._checks)
-
-
-async def _succeeds(command: str) -> bool:
-    """Whether a shell command does; an empty one does."""
-    if not command:
-        return True
-    process = await asyncio.create_subprocess_shell(command, stdin=asyncio.subprocess.DEVNULL)
-    try:
-        async with asyncio.timeout(_COMMAND_S):
-            return await process.wait() == 0
-    except TimeoutError:
-        process.kill()
-        return False
-
-
-def _sum_up(report: Report, lab: Lab, watch: _Watch, handler: Handler, began_s: float) -> None:
-    exchanges = lab.requests(_vm_of(watch))
-    times = [watch.asked_s[e.number] for e in exchanges if e.number in watch.asked_s]
-    gets = [watch.asked_s[e.number] for e in exchanges if e.method == "GET" and e.number in watch.asked_s]
+def _sum_up(report: Report, lab: Lab, times: _Times, handler: Handler, findings: Findings) -> None:
+    exchanges = [exchange for exchange in lab.requests(times.vm) if exchange.number in times.asked_s]
+    moments = [times.asked_s[exchange.number] for exchange in exchanges]
+    gets = [times.asked_s[exchange.number] for exchange in exchanges if exchange.method == "GET"]
+    report.is_alone = handler.is_alone
+    report.reboots = handler.reboots
     report.requests = len(exchanges)
-    report.first_look_s = round(times[0] - began_s, 3) if times else None
-    own = [watch.asked_s[e.number] for e in exchanges if e.number in watch.asked_s and not _is_held(e)]
+    report.first_look_s = round(moments[0] - times.began_s, 3) if moments else None
     pauses = [later - earlier for earlier, later in pairwise(gets)]
     report.interval_s = round(statistics.median(pauses), 3) if pauses else None
+    report.approvals = _approvals(exchanges, times)
     report.output = handler.output.decode("utf-8", "replace")[-_OUTPUT_SHOWN:]
     if len(handler.output) > _OUTPUT_SHOWN:
         report.output = report.output.partition("\n")[2] or report.output  # from the beginning of a line
-    seen: Counter[str] = Counter()
-    rows = {}
-    approved: set[str] = set()
-    for exchange, advice in advise_all(exchanges):
-        for row in advice:
-            if row.code == "rate":
-                continue  # time stands still here; see `_of_pace`
-            seen[row.code] += 1
-            rows[row.code] = row
-        if exchange.method == "POST" and exchange.status == 200:  # noqa: PLR2004 - taken (R49)
-            for event_id, announced_s in watch.announced_s.items():
-                if event_id in exchange.body.decode("utf-8", "replace").upper() and event_id not in approved:
-                    approved.add(event_id)
-                    report.approvals.append((event_id, round(watch.asked_s[exchange.number] - announced_s, 3)))
     report.findings = [
-        Finding(code, f"it {rows[code].text} ({rows[code].spec})", rows[code].is_wrong, count)
-        for code, count in seen.items()
+        *_of_process(report, handler),
+        *findings,
+        *_of_first_answer(exchanges, lab.backend.settings.first_answer_delay.total_seconds()),
+        *_of_requests(exchanges),
+        *_of_pace([times.asked_s[exchange.number] for exchange in exchanges if not _is_held(exchange)]),
     ]
-    report.findings = [*_of_process(report, watch, handler), *report.findings, *_of_pace(own)]
 
 
-def _vm_of(watch: _Watch) -> str:
-    return watch._vm  # noqa: SLF001 - of this module
+def _approvals(exchanges: Sequence[Exchange], times: _Times) -> list[tuple[str, float]]:
+    """For each event: how many seconds after its announcement its approval was taken."""
+    found: dict[str, float] = {}
+    for exchange in exchanges:
+        if exchange.method == "POST" and exchange.status == 200:  # noqa: PLR2004 - taken (R49)
+            body = exchange.body.decode("utf-8", "replace").upper()
+            for event_id, announced_s in times.announced_s.items():
+                if event_id in body:
+                    found.setdefault(event_id, round(times.asked_s[exchange.number] - announced_s, 3))
+    return list(found.items())
+
+
+def _of_requests(exchanges: Sequence[Exchange]) -> list[Finding]:
+    """Where it relies on what real endpoints refuse or do not promise."""
+    found = Findings()
+    for _, advice in advise_all(exchanges):
+        for row in advice:
+            if row.code != "rate":  # time stands still here; see `_of_pace`
+                found.add(row.code, f"it {row.text} ({row.spec})", is_wrong=row.is_wrong)
+    return list(found)
+
+
+def _of_first_answer(exchanges: Sequence[Exchange], delay_s: float) -> list[Finding]:
+    """What there is to say about its time-out, where the first answer is late (R67, R104)."""
+    first = next((exchange for exchange in exchanges if exchange.method == "GET"), None)
+    if first is None or first.fault or first.took_s > delay_s - _TIMER_S:
+        return []
+    text = (
+        f"it gave up its first request after {first.took_s:.1f} s: the first answer may take 120 s, so give that "
+        "request a time-out of 130 s (R67, R104)"
+    )
+    return [Finding("time-out-short", text, is_wrong=True)]
 
 
 def _is_held(exchange: Exchange) -> bool:
@@ -282,7 +271,7 @@ def _of_pace(times: list[float]) -> list[Finding]:
     return [Finding("rate", text, is_wrong=False, count=count)] if count else []
 
 
-def _of_process(report: Report, watch: _Watch, handler: Handler) -> list[Finding]:
+def _of_process(report: Report, handler: Handler) -> list[Finding]:
     """What there is to say about the process."""
     findings = []
     if report.status is not None:
@@ -296,7 +285,4 @@ def _of_process(report: Report, watch: _Watch, handler: Handler) -> list[Finding
     if handler.output_bytes > len(handler.output):
         text = f"it printed {handler.output_bytes} bytes, of which the last {len(handler.output)} were kept"
         findings.append(Finding("output", text, is_wrong=False))
-    if watch.unprepared:
-        count = len(watch.unprepared)
-        findings.append(Finding("unprepared", "it approved while the VM was not prepared", is_wrong=True, count=count))
     return findings

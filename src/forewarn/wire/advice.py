@@ -83,7 +83,10 @@ def _uses_latest(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
 
 
 def _came_by_proxy(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    return any(exchange.header(name) is not None for name in ("x-forwarded-for", "via", "proxy-connection"))
+    is_for_proxy = "://" in exchange.target.partition("?")[0]  # a whole URL is what a proxy is asked for
+    return is_for_proxy or any(
+        exchange.header(name) is not None for name in ("x-forwarded-for", "via", "proxy-connection")
+    )
 
 
 def _has_other_method(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
@@ -240,7 +243,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         "proxy",
-        "comes by way of a proxy: the endpoint answers only the VM itself",
+        "asks through a proxy, as the environment's http_proxy may say: the endpoint answers only the VM itself",
         "R13, R104",
         is_wrong=True,
         fits=_came_by_proxy,

@@ -1,0 +1,200 @@
+"""Whether a VM is prepared when it has to be, and in service when it may be: asked while its handler is tried.
+
+A VM has to be prepared for an event from the moment of its approval, or of its start, until the event is gone. An
+approval is answered only after the question, so what a handler does on its next line comes too late. So is each
+request that follows a changed document or a fault: by then, a handler that works step by step has done what it makes
+of the answer before. In between the question is asked ten times a second.
+
+Where no command says whether the VM is prepared, nothing is asked and nothing found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from forewarn.testing.finding import Findings
+from forewarn.testing.lab import Lab
+from forewarn.wire.document import Event
+
+__all__ = ["PreparationMonitor", "command_succeeds"]
+
+_COMMAND_S = 10.0
+_ASK_EVERY_S = 0.1
+
+
+async def command_succeeds(command: str) -> bool:
+    """Whether a shell command ends with status 0 within 10 s."""
+    process = await asyncio.create_subprocess_shell(command, stdin=asyncio.subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(_COMMAND_S):
+            return await process.wait() == 0
+    except TimeoutError:
+        return False
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+
+
+class PreparationMonitor:
+    """Asks whether one VM is prepared, and takes down when it was not, or was without need.
+
+    Args:
+        lab: Where its handler finds the endpoint; running.
+        vm: Which one.
+        command: A shell command that succeeds while the VM is prepared, and fails while it is not; empty: not known.
+        findings: Where to write what is found.
+
+    Attributes:
+        is_active: Whether there is a command to ask.
+    """
+
+    def __init__(self, lab: Lab, vm: str, command: str, findings: Findings) -> None:
+        self.is_active = bool(command)
+        self._lab = lab
+        self._vm = vm
+        self._command = command
+        self._findings = findings
+        self._due: set[str] = set()
+        """Events for which the VM was prepared, and has to stay so."""
+        self._is_in_service = False
+        """Whether the VM was seen in service after the last event that hit it."""
+        self._reported_others: set[str] = set()
+
+    async def is_prepared(self) -> bool:
+        """Whether the command succeeds now; True where there is none."""
+        return not self.is_active or await command_succeeds(self._command)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Ask again and again until the block ends; before, once, as long as no handler runs."""
+        if not self.is_active:
+            yield
+            return
+        await self._look_for_traces()
+        task = asyncio.create_task(self._ask_repeatedly())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    # Moments
+
+    async def note_approval(self, event_ids: Iterable[str]) -> None:
+        """The handler approves, and waits for the answer: the VM must be prepared by now."""
+        hits = self._hits().keys() & set(event_ids)
+        if not hits or not self.is_active:
+            return
+        if await self.is_prepared():
+            self._due |= hits
+        else:
+            self._findings.add(
+                "unprepared",
+                "it approved while the VM was not prepared: an approval says 'do it now', so prepare first and approve "
+                "after that (R100, R102)",
+            )
+
+    async def note_reaction(self, *, is_late: bool) -> bool:
+        """Whether the VM is as it should be after its handler has seen the document as it is now.
+
+        Args:
+            is_late: Its handler had all the time that it may have: what is not as it should be is a finding.
+        """
+        if not self.is_active:
+            return True
+        started = {event_id for event_id, event in self._hits().items() if event.is_started}
+        missing = started - self._due
+        if missing and await self.is_prepared():
+            self._due |= missing & self._hits().keys()
+        elif missing and is_late:
+            self._due -= missing
+            self._findings.add(
+                "unprepared-at-start",
+                "the VM was not prepared though the event had started and the handler had seen it: an event may start "
+                "without an approval, or be Started when it is seen first; prepare then as well (R77, R90)",
+            )
+        return not missing or missing <= self._due
+
+    async def check(self) -> None:
+        """The VM must be prepared for what it was prepared for, and for nothing that hits only others."""
+        if not self.is_active:
+            return
+        due = self._due & self._hits().keys()
+        others = self._events_of_others()
+        if not due and not (others and self._is_in_service):
+            return
+        is_prepared = await self.is_prepared()
+        if due and not is_prepared:
+            self._note_return(due & self._hits().keys())  # what is gone meanwhile is no reason to stay prepared
+        elif not due and is_prepared and not self._hits():
+            self._note_others(others & self._events_of_others())
+
+    def excuse(self) -> None:
+        """What the VM was told last is no reason to stay prepared: an older document, or nothing after a restart."""
+        self._due.clear()
+
+    async def note_end(self) -> bool:
+        """No event hits the VM any more: whether it is in service again, as far as the command says."""
+        if self.is_active and not await self.is_prepared():
+            self._is_in_service = True
+        return self._is_in_service or not self.is_active
+
+    # What was found
+
+    async def _look_for_traces(self) -> None:
+        if await self.is_prepared():
+            self._findings.add(
+                "always-prepared",
+                f"{self._command!r} succeeds before the handler has started: a marker of an earlier run may be left "
+                "over, and then nothing can be said of whether it prepares; remove it first",
+                is_wrong=False,
+            )
+        else:
+            self._is_in_service = True
+
+    def _note_return(self, due: set[str]) -> None:
+        if not due:
+            return
+        self._due -= due
+        events = self._hits()
+        words = ", ".join(sorted({f"{events[each].type} is {events[each].status}" for each in due}))
+        self._findings.add(
+            "returned-early",
+            f"the VM was back in service while {words}: it stays prepared until the event is gone from a document that "
+            "could be read; an error, an empty body or a missing member says nothing, nor does the start (R100, R104)",
+        )
+
+    def _note_others(self, others: set[str]) -> None:
+        new = others - self._reported_others
+        if not new:
+            return
+        self._reported_others |= new
+        events = {event.id: event for event in self._lab.document(self._vm).events}
+        names = ", ".join(sorted({name for each in new for name in events[each].resources}))
+        self._findings.add(
+            "prepared-for-another",
+            f"it prepared the VM for an event of {names}: all VMs of a scope see its events, and Resources says whose "
+            "they are (R26, R103)",
+        )
+
+    async def _ask_repeatedly(self) -> None:
+        while True:
+            await asyncio.sleep(_ASK_EVERY_S)
+            await self.check()
+
+    # What is shown
+
+    def _hits(self) -> dict[str, Event]:
+        """The events that hit the VM, by id."""
+        hits = {event.id: event for event in self._lab.document(self._vm).events if event.affects(self._vm)}
+        if hits:
+            self._is_in_service = False
+        return hits
+
+    def _events_of_others(self) -> set[str]:
+        events = self._lab.document(self._vm).events
+        return {event.id for event in events} - self._hits().keys()
