@@ -186,6 +186,7 @@ class MetadataApp:
                 now_s = asyncio.get_running_loop().time()
                 self._write_down(request, Response(), now_s, fault, is_answered=False)
             connection.reset()
+            await connection.wait_until_lost()
             raise ClientDisconnect
         if fault is not None and fault.kind.place is Place.STATUS:
             raise _Refused(_response(misconduct.refuse(fault)))
