@@ -249,8 +249,7 @@ def test_a_vm_can_ask_for_its_own_name_in_any_version_of_the_metadata_service(se
     with service.wire(vm) as wire:
         assert wire.ask(get(version, path="/metadata/instance")).json["compute"]["name"] == "Web_0"
         assert wire.ask(get(version, path="/metadata/instance/compute")).json["name"] == "Web_0"
-        assert wire.ask(get(version, path="/Metadata/Instance/Compute/Name/")).json == "Web_0"
-        text = wire.ask(get(f"{version}&format=text", path="/metadata/instance/compute/name"))
+        text = wire.ask(get(f"{version}&format=text", path="/Metadata/Instance/Compute/Name/"))
         assert (text.body, text.headers["content-type"]) == (b"Web_0", "text/plain; charset=utf-8")
         interface = wire.ask(get(version, path="/metadata/instance/network")).json["interface"][0]
         assert interface["ipv4"]["ipAddress"][0]["privateIpAddress"] == vm.address
@@ -264,12 +263,29 @@ def test_what_the_inventory_does_not_say_is_an_empty_string(service: Running) ->
         assert compute[name] == ""
 
 
-@pytest.mark.parametrize("version", [None, "2017-03-01", "latest", "2021-2-1"])
+@pytest.mark.parametrize("version", [None, "2017-03-01", "2017-07-01", "latest", "2021-2-1"])
 def test_the_instance_wants_a_version_of_its_own(service: Running, version: str | None) -> None:
-    """X3, R24."""
+    """X3, R24, R111."""
     with service.wire(service.vm()) as wire:
         answer = wire.ask(get(version, path="/metadata/instance"))
-        assert (answer.status, "newest-versions" in answer.json) == (400, True)
+        assert (answer.status, answer.json["newest-versions"]) == (400, ["2025-04-07", "2024-07-17", "2024-03-15"])
+        assert ("Invalid version requested" in answer.json["error"]) == (version is not None)
+
+
+@pytest.mark.parametrize("more", ["", "&format=json", "&format="])
+def test_a_single_value_of_the_instance_is_given_as_text_only(service: Running, more: str) -> None:
+    """R111: what is left of a URL that a shell cut at its &."""
+    with service.wire(service.vm()) as wire:
+        for path in ("compute/name", "compute/vmId", "network/interface/0/macAddress"):
+            answer = wire.ask(get(f"2021-02-01{more}", path=f"/metadata/instance/{path}"))
+            assert (answer.status, answer.body) == (400, b'{ "error": "Bad request" }')
+
+
+def test_a_parameter_of_the_instance_that_is_given_twice_is_refused(service: Running) -> None:
+    """R5."""
+    with service.wire(service.vm()) as wire:
+        answer = wire.ask(get("2021-02-01&api-version=2021-02-01", path="/metadata/instance"))
+        assert (answer.status, answer.json) == (400, {"error": "Bad request: . A query parameter is given twice"})
 
 
 def test_what_an_instance_does_not_have_is_404(service: Running) -> None:

@@ -44,6 +44,7 @@ _EVENTS = "/metadata/scheduledevents"
 _LEGACY = "/metadata/latest/scheduledevents"
 _VERSIONS = "/metadata/versions"
 _INSTANCE = "/metadata/instance"
+_REPEATED = "Bad request: . A query parameter is given twice"
 _DRAINED_BYTES_MAX = 16 << 20
 _RETRY_AFTER_S = 1
 _REFUSAL_DELAY_S = 1.0
@@ -253,7 +254,7 @@ class MetadataApp:
         if index is None or version is None:
             raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.version_error(self._authority.feed.versions)))
         if is_repeated:
-            raise _Refused(_error(HTTPStatus.BAD_REQUEST, "Bad request: . A query parameter is given twice"))
+            raise _Refused(_error(HTTPStatus.BAD_REQUEST, _REPEATED))
         self._check_rate(caller)
         if request.method == "POST":
             return await self._approve(request, connection, caller, index)
@@ -445,14 +446,20 @@ class MetadataApp:
         if path.lower() == _VERSIONS:
             return _json(HTTPStatus.OK, imds.encode_versions(self._authority.feed.versions))
         parameters, is_repeated = _query(request)
-        if is_repeated or not instance.is_version(parameters.get("api-version", "")):
-            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.version_error(self._authority.feed.versions)))
+        refusal = instance.refuse_version(parameters.get("api-version", ""))
+        if refusal is not None:
+            return _json(HTTPStatus.BAD_REQUEST, refusal)
+        if is_repeated:
+            return _error(HTTPStatus.BAD_REQUEST, _REPEATED)
         self._check_rate(caller)
         below = path[len(_INSTANCE) :].strip("/")
         value = instance.look_up(instance.describe(caller.vm, caller.scope), below.split("/") if below else [])
         if value is None:
             return _error(HTTPStatus.NOT_FOUND, "Not found")
-        body, content_type = instance.render(value, parameters.get("format", "json").lower() == "text")
+        is_text = parameters.get("format", "").lower() == "text"
+        if instance.is_leaf(value) and not is_text:
+            return _json(HTTPStatus.BAD_REQUEST, instance.LEAF_WITHOUT_TEXT)
+        body, content_type = instance.render(value, is_text)
         return Response(body, headers={"content-type": content_type})
 
     # Checks

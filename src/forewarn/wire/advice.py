@@ -15,6 +15,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
+from forewarn.wire import instance
 from forewarn.wire.exchange import Exchange
 
 __all__ = ["ADVICE", "RATE_MAX", "Advice", "advise", "advise_all"]
@@ -29,6 +30,7 @@ _RECENT = 50
 _EVENTS = "/metadata/scheduledevents"
 _LATEST = "/metadata/latest/scheduledevents"
 _PATHS = frozenset({_EVENTS, _LATEST})
+_INSTANCE = "/metadata/instance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,16 @@ def _has_no_version(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
 def _has_unknown_version(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
     is_refused = exchange.status == HTTPStatus.BAD_REQUEST and b"api-version" in exchange.answer
     return bool(exchange.api_version) and is_refused
+
+
+def _has_no_instance_version(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    """Asks `/metadata/instance` for an api-version that does not exist, or for none."""
+    is_instance = exchange.path.startswith(_INSTANCE)
+    return is_instance and exchange.answer in {instance.VERSION_INVALID, instance.VERSION_MISSING}
+
+
+def _wants_json_of_a_value(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return exchange.path.startswith(_INSTANCE) and exchange.answer == instance.LEAF_WITHOUT_TEXT
 
 
 def _uses_latest(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
@@ -220,6 +232,24 @@ ADVICE: tuple[Advice, ...] = (
         fits=_has_unknown_version,
     ),
     Advice(
+        "instance-version",
+        "names no api-version that the instance metadata has: refused with 400; versions between those listed, such as "
+        "2017-07-01, do not exist",
+        "R111",
+        is_wrong=True,
+        fits=_has_no_instance_version,
+        is_general=True,
+    ),
+    Advice(
+        "instance-format",
+        "asks for a single value of the instance metadata without format=text: refused with 400; in a shell, an & "
+        "outside quotes ends the URL",
+        "R111",
+        is_wrong=True,
+        fits=_wants_json_of_a_value,
+        is_general=True,
+    ),
+    Advice(
         "version-preview",
         "asks for the preview version 2017-03-01: names begin with '_', NotBefore has another form, Preempt and "
         "Terminate are missing",
@@ -342,7 +372,7 @@ def advise(exchange: Exchange, before: Sequence[Exchange] = ()) -> list[Advice]:
     if exchange.fault:
         return []  # what it was answered is no fault of its own
     is_about_events = exchange.path in _PATHS or not exchange.method
-    if not is_about_events and not exchange.path.startswith("/metadata/instance"):
+    if not is_about_events and not exchange.path.startswith(_INSTANCE):
         return []
     return [row for row in ADVICE if (is_about_events or row.is_general) and row.fits(exchange, before)]
 

@@ -27,6 +27,7 @@ __all__ = [
     "encode_document",
     "encode_documents",
     "encode_error",
+    "encode_version_error",
     "encode_versions",
     "is_not_modified",
     "version_error",
@@ -186,14 +187,20 @@ def _spaced(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+VERSION_ERROR = (
+    "Bad request. api-version is invalid or was not specified in the request. "
+    "For more information refer to aka.ms/azureimds"
+)
+
+
 def version_error(versions: Iterable[Version]) -> bytes:
     """The body for a missing or unsupported api-version: it names the three newest (R64)."""
-    newest = sorted((v.name for v in versions), reverse=True)[:3]
-    text = (
-        "Bad request. api-version is invalid or was not specified in the request. "
-        "For more information refer to aka.ms/azureimds"
-    )
-    return encode_error(text, **{"newest-versions": newest})
+    return encode_version_error(version.name for version in versions)
+
+
+def encode_version_error(names: Iterable[str], text: str = VERSION_ERROR) -> bytes:
+    """The body of an error about the api-version, with the three newest of these names (R64, R111)."""
+    return encode_error(text, **{"newest-versions": sorted(names, reverse=True)[:3]})
 
 
 def encode_versions(versions: Iterable[Version]) -> bytes:

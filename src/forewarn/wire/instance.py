@@ -1,4 +1,4 @@
-"""`/metadata/instance`: what a VM may know about itself (X3, W10).
+"""`/metadata/instance`: what a VM may know about itself (X3, W10, R111).
 
 Many handlers ask for their own name here before they ask for events. What the inventory does not say is an empty
 string.
@@ -8,20 +8,52 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import re
 from typing import Any
 
 from forewarn.core.model import Scope, ScopeKind, VirtualMachine
+from forewarn.wire.imds import encode_error, encode_version_error
 
-__all__ = ["OLDEST_VERSION", "describe", "is_version", "look_up", "render"]
+__all__ = [
+    "LEAF_WITHOUT_TEXT",
+    "VERSIONS",
+    "VERSION_INVALID",
+    "VERSION_MISSING",
+    "describe",
+    "is_leaf",
+    "look_up",
+    "refuse_version",
+    "render",
+]
 
-OLDEST_VERSION = "2017-04-02"
-_VERSION = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
+_NAMES = """
+2017-04-02 2017-08-01 2017-10-01 2017-12-01 2018-02-01 2018-04-02 2018-10-01 2019-02-01 2019-03-11 2019-04-30 2019-06-01
+2019-06-04 2019-08-01 2019-08-15 2019-11-01 2020-06-01 2020-07-15 2020-09-01 2020-10-01 2020-12-01 2021-01-01 2021-02-01
+2021-03-01 2021-05-01 2021-08-01 2021-10-01 2021-11-01 2021-11-15 2021-12-13 2023-07-01 2023-11-15 2024-03-15 2024-07-17
+2025-04-07
+"""
+VERSIONS = tuple(_NAMES.split())
+"""Api-versions of the instance metadata that Azure documents, oldest first. Others never existed there."""
+
+VERSION_MISSING = encode_version_error(VERSIONS)
+"""Body of the 400 for a request without api-version (R111)."""
+
+VERSION_INVALID = encode_version_error(VERSIONS, "Bad request. Invalid version requested")
+"""Body of the 400 for an api-version that is not in `VERSIONS` (R111)."""
+
+LEAF_WITHOUT_TEXT = encode_error("Bad request")
+"""Body of the 400 for a single value without ``format=text``, as captured in 2021 (R111)."""
 
 
-def is_version(text: str) -> bool:
-    """Whether `text` is an api-version of the instance metadata: a date from 2017-04-02 on."""
-    return _VERSION.fullmatch(text) is not None and text >= OLDEST_VERSION
+def refuse_version(text: str) -> bytes | None:
+    """Return the body of the 400 that this api-version gets; None if it exists."""
+    if text in VERSIONS:
+        return None
+    return VERSION_INVALID if text else VERSION_MISSING
+
+
+def is_leaf(value: Any) -> bool:  # noqa: ANN401 - a JSON value
+    """Whether this is a single value. As on Azure, JSON is not offered for it, only ``format=text`` (R111)."""
+    return not isinstance(value, dict | list)
 
 
 def describe(vm: VirtualMachine, scope: Scope | None) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from forewarn.wire import instance
 from forewarn.wire.advice import ADVICE, advise, advise_all
 from forewarn.wire.exchange import Exchange
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+NAME = "/metadata/instance/compute/name"
 ONE, OTHER = (f"{letter * 8}-0000-0000-0000-000000000000" for letter in "AB")
 SHOWN = f'{{"DocumentIncarnation":2,"Events":[{{"EventId":"{ONE}","EventStatus":"Scheduled"}}]}}'.encode()
 
@@ -46,6 +48,8 @@ CASES: dict[str, tuple[Exchange, tuple[Exchange, ...]]] = {
     "metadata-spelling": (asked(headers=(("metadata", " True"),)), ()),
     "version-missing": (asked(target="/metadata/scheduledevents", status=400), ()),
     "version-unknown": (asked(target=EVENTS[:-10] + "2021-02-01", status=400, answer=b"api-version is invalid"), ()),
+    "instance-version": (asked(target=f"{NAME}?api-version=2017-07-01", answer=instance.VERSION_INVALID), ()),
+    "instance-format": (asked(target=f"{NAME}?api-version=2021-02-01", answer=instance.LEAF_WITHOUT_TEXT), ()),
     "version-preview": (asked(target=EVENTS[:-10] + "2017-03-01"), ()),
     "version-old": (asked(target=EVENTS[:-10] + "2019-08-01"), ()),
     "path-latest": (asked(target="/metadata/latest/ScheduledEvents/?api-version=2020-07-01", status=404), ()),
@@ -93,6 +97,13 @@ def test_of_each_vm_only_its_own_requests_count() -> None:
 def test_other_paths_are_their_own_affair() -> None:
     assert codes(asked(target="/metadata/versions", headers=())) == set()
     assert codes(asked(target="/metadata/instance?api-version=2021-02-01", headers=())) == {"metadata-missing"}
+
+
+def test_what_is_refused_at_one_path_is_no_warning_about_the_other() -> None:
+    """R111: a request that a shell cut at its & is one of the instance metadata."""
+    assert codes(asked(target=NAME, answer=instance.VERSION_MISSING)) == {"instance-version"}
+    assert codes(asked(target=f"{NAME}?api-version=2021-02-01&format=text", answer=b"vm-1")) == set()
+    assert codes(asked(status=400, answer=instance.LEAF_WITHOUT_TEXT)) == set()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.core.model import Scope, ScopeKind, VirtualMachine
-from forewarn.wire.instance import OLDEST_VERSION, describe, is_version, look_up, render
+from forewarn.wire.instance import VERSIONS, describe, is_leaf, look_up, refuse_version, render
 from tests.unit.wire.builders import EVENT, MAINTENANCE, VERSION_NAMES, encode, events
 
 JSON = "application/json; charset=utf-8"
@@ -104,43 +104,51 @@ def test_a_vm_finds_the_name_it_reads_here_in_the_resources_of_its_event(name: s
     assert events(encode((event, MAINTENANCE), name=name))[0]["Resources"] == ["Pool_3"]
 
 
-@pytest.mark.parametrize("text", [OLDEST_VERSION, "2017-08-01", "2019-11-01", "2021-02-01", "2025-12-31"])
-def test_every_date_from_2017_04_02_on_is_a_version(text: str) -> None:
+@pytest.mark.parametrize("text", VERSIONS)
+def test_every_documented_version_is_taken(text: str) -> None:
     """X3."""
-    assert is_version(text)
+    assert refuse_version(text) is None
+
+
+def test_no_version_at_all_is_told_the_newest_three() -> None:
+    """R111: of the instance metadata, not of Scheduled Events."""
+    body = json.loads(refuse_version("") or b"")
+    assert body["error"].startswith("Bad request. api-version is invalid or was not specified")
+    assert body["newest-versions"] == ["2025-04-07", "2024-07-17", "2024-03-15"]
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
+        "2017-07-01",
+        "2017-03-01",
+        "2020-07-01",
         "latest",
-        "2017-04-01",
-        "2016-12-31",
         "2021-2-1",
         "20210201",
         "2021-02-01 ",
         "2021-02-01\n",
         "2021-02-01-preview",
-        "2021-13-01",
-        "2021-00-01",
-        "2021-02-00",
-        "2021-02-32",
         "9999-99-99",
         "\uff12\uff10\uff12\uff11-02-01",
-        "202\u0661-02-01",
     ],
     ids=ascii,
 )
-def test_what_is_older_or_no_date_is_no_version(text: str) -> None:
-    """X3: digits are those of ASCII."""
-    assert not is_version(text)
+def test_a_version_that_never_existed_is_invalid(text: str) -> None:
+    """R111: also one of Scheduled Events only."""
+    body = json.loads(refuse_version(text) or b"")
+    assert body == {
+        "error": "Bad request. Invalid version requested",
+        "newest-versions": ["2025-04-07", "2024-07-17", "2024-03-15"],
+    }
 
 
-@given(st.text())
-def test_any_text_is_a_version_or_not(text: str) -> None:
-    """X3: and a version is always ten characters of ASCII."""
-    assert is_version(text) <= (text.isascii() and len(text) == 10)
+@pytest.mark.parametrize(
+    ("value", "is_so"), [("Pool_3", True), ("", True), ({}, False), ([], False), ({"name": "n"}, False)], ids=str
+)
+def test_a_leaf_is_a_single_value(value: Any, is_so: bool) -> None:  # noqa: ANN401
+    """R111."""
+    assert is_leaf(value) is is_so
 
 
 @pytest.mark.parametrize(
