@@ -54,6 +54,7 @@ from forewarn.wire.notification import EventData, MaintenanceData, PingData, Rol
 sys.path[:0] = [str(Path(__file__).parent.parent)]  # this file is run by its path
 
 from tools.reference import surroundings  # noqa: E402 - the path has to be set before
+from tools.reference.conformance import conformance  # noqa: E402 - as above
 from tools.reference.library import library  # noqa: E402 - as above
 from tools.reference.openapi import control_api  # noqa: E402 - as above
 from tools.reference.plain import default_of as _default  # noqa: E402 - as above
@@ -378,6 +379,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "faults.md": faults,
     "notifications.md": notifications,
     "scenarios.md": scenarios,
+    "conformance.md": conformance,
     "environment.md": surroundings.environment,
     "exit-statuses.md": surroundings.exit_statuses,
     "files.md": surroundings.files,

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from forewarn.core.request import Request
-from forewarn.errors import ConfigError, EndpointUnreachable
+from forewarn.errors import ConfigError, EndpointRefused, EndpointUnreachable
 from forewarn.testing.conformance import CHECKS, Phase, Report, Verdict, check_endpoint, choose
 from tests.support.service import Running, running
 from tests.support.wire import get
-from tests.support.wrong_endpoint import FAULTS, wrong_endpoint
+from tests.support.wrong_endpoint import FAULTS, Fault, Told, wrong_endpoint
 
 
 def told(report: Report) -> str:
@@ -48,13 +48,15 @@ def test_looking_only_starts_nothing(service: Running) -> None:
     report = check_endpoint(service.url, source_address=vm.address)
     assert report.is_conformant, told(report)
     assert not service.is_approved(event_id)
-    assert {check.code for check in CHECKS if check.phase is Phase.APPROVE} <= verdicts(report, Verdict.UNSEEN)
+    assert {check.code for check in CHECKS if check.phase is Phase.APPROVE} <= verdicts(report, Verdict.INCONCLUSIVE)
 
 
-def test_without_an_event_what_is_about_events_is_unseen(service: Running) -> None:
+def test_without_an_event_what_is_about_events_is_inconclusive(service: Running) -> None:
     report = check_endpoint(service.url, allow_approve=True, source_address=service.vm().address)
     assert report.is_conformant, told(report)
-    assert {"members", "types", "event-id", "approve", "life", "incarnation-growth"} <= verdicts(report, Verdict.UNSEEN)
+    assert {"members", "types", "event-id", "approve", "life", "incarnation-growth"} <= verdicts(
+        report, Verdict.INCONCLUSIVE
+    )
     assert seen(report, "approve") == "no event is Scheduled now, so that there is none to approve"
 
 
@@ -115,10 +117,18 @@ def test_what_refuses_nothing_is_blamed_once_for_the_start() -> None:
     assert verdicts(report, Verdict.BREAKS) == {"approve-headers"}, told(report)
 
 
-def test_a_stranger_is_told_that_nothing_is_answered_with_a_document(service: Running) -> None:
-    report = check_endpoint(service.url, source_address=service.stranger)
-    assert "endpoint" in verdicts(report, Verdict.BREAKS)
-    assert "404" in seen(report, "endpoint")
+def test_a_stranger_is_told_in_one_line_that_it_is_no_vm(service: Running) -> None:
+    """R2: not in a broken check for each thing that it was not shown."""
+    with pytest.raises(EndpointRefused, match="with 404, so nothing was checked: the address that asks is no VM"):
+        check_endpoint(service.url, source_address=service.stranger)
+
+
+@pytest.mark.parametrize("status", [400, 403, 404])
+def test_an_endpoint_that_refuses_every_get_alike_refuses_the_caller(status: int) -> None:
+    fault = Fault("", "refuses", tell=lambda _, __, ___: Told(status, b'{ "error": "Bad request" }'))
+    with wrong_endpoint(fault) as url, pytest.raises(EndpointRefused) as refused:
+        check_endpoint(url, checks=choose(["X2"]))
+    assert refused.value.details["status"] == status
 
 
 def test_the_path_of_the_events_may_stand_in_the_url(service: Running) -> None:

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from forewarn.cli.conformance import add_conformance
 from forewarn.errors import ServerUnreachable
-from tests.support.wrong_endpoint import FAULTS, wrong_endpoint
+from forewarn.testing.conformance import SUITE_VERSION
+from tests.support.wrong_endpoint import FAULTS, Fault, Told, wrong_endpoint
 
 SILENT = next(fault for fault in FAULTS if fault.check == "etag")
 QUICK = ("--only", "R14,R3")
@@ -70,6 +71,32 @@ def test_nobody_there_is_told_like_a_service_that_is_away() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert isinstance(run(f"http://127.0.0.1:{port}").exception, ServerUnreachable)
+
+
+def test_a_refused_address_is_told_in_one_line() -> None:
+    refusing = Fault("", "refuses", tell=lambda _, __, ___: Told(404, b'{ "error": "Not found" }'))
+    with wrong_endpoint(refusing) as url:
+        error = run(url).exception
+    assert isinstance(error, ServerUnreachable)
+    assert "with 404, so nothing was checked" in error.message
+    assert "--source-address" in error.message
+
+
+def test_what_is_noted_fails_no_run() -> None:
+    """R112."""
+    with wrong_endpoint(next(fault for fault in FAULTS if fault.verdict == "note")) as url:
+        done = run(url, "--only", "member-order")
+    assert done.exit_code == 0
+    assert "1 check noted: R26, R112" in done.output
+    assert "What differs" not in done.output
+
+
+def test_the_version_of_the_suite_stands_above_the_table() -> None:
+    with wrong_endpoint() as url:
+        done = run(url, *QUICK)
+        as_json = run(url, *QUICK, "--json")
+    assert done.output.startswith(f"Conformance suite {SUITE_VERSION}, {url}\n")
+    assert json.loads(as_json.output)["suite_version"] == SUITE_VERSION
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ def test_a_fault_is_found_by_its_check(fault: Fault) -> None:
         checks = choose(["approve", fault.check])
     with wrong_endpoint(fault) as url:
         report = check_endpoint(url, checks=checks, allow_approve=True, timeout_s=2.0)
-    assert outcomes(report)[fault.check] is Verdict.BREAKS, told(report)
+    assert outcomes(report)[fault.check] is Verdict(fault.verdict), told(report)
+    assert report.is_conformant == (fault.verdict != "breaks")
 
 
 def test_there_is_a_fault_for_every_check() -> None:

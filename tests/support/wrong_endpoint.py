@@ -92,6 +92,7 @@ class Fault:
         tell: Changes what is told.
         wire: A habit of the connection.
         events: Changes the events at the start.
+        verdict: What the check has to come to.
     """
 
     check: str
@@ -100,6 +101,7 @@ class Fault:
     tell: Tell = lambda _, __, told: told
     wire: str = ""
     events: Callable[[list[dict[str, Any]]], None] = lambda _: None
+    verdict: str = "breaks"
 
 
 def _event(number: int, event_type: str, status: str, source: str, duration: int) -> dict[str, Any]:
@@ -244,8 +246,13 @@ def _instance(path: list[str], query: dict[str, str]) -> Told:
     compute: dict[str, Any] = {"name": "Vm-1"} | dict.fromkeys(texts.split(), "")
     compute |= {"platformUpdateDomain": "", "priority": "", "tags": "", "tagsList": []}
     value: Any = {"compute": compute, "network": {"interface": []}}
+    if query.get("api-version") not in {"2017-04-02", "2021-02-01"}:
+        newest = ["2025-04-07", "2024-07-17", "2024-03-15"]
+        return Told(400, json.dumps({"error": "Invalid version requested", "newest-versions": newest}).encode())
     for name in path:
         value = value[name]
+    if isinstance(value, str) and query.get("format") != "text":
+        return _error(400, "Bad request")
     if query.get("format") == "text":
         return Told(200, str(value).encode(), {"content-type": "text/plain", "date": _DATE})
     return Told(200, _compact(value))
@@ -407,6 +414,10 @@ def _reordered(content: dict[str, Any], _: str) -> None:
         event["EventStatus"] = event.pop("EventStatus")
 
 
+def _events_first(content: dict[str, Any], _: str) -> None:
+    content["DocumentIncarnation"] = content.pop("DocumentIncarnation")
+
+
 def _renamed(event: dict[str, Any]) -> None:
     event["EventId"] = "F" + event["EventId"][1:]
 
@@ -487,6 +498,13 @@ def _map_version(old: str, new: str) -> Callable[[Asked], Asked]:
         return replace(asked, query=tuple((n, new if v == old else v) for n, v in asked.query))
 
     return ask
+
+
+def _forget_ids(asked: Asked) -> Asked:
+    """An approval of events that are there becomes one of nothing."""
+    if re.search(rb"7061BAC", asked.body, re.IGNORECASE):
+        return replace(asked, body=b'{"StartRequests":[]}')
+    return asked
 
 
 def _map_path(asked: Asked) -> Asked:
@@ -615,7 +633,8 @@ FAULTS = (
         tell=_refuses(lambda a, _: a.method == "POST" and a.version == "2017-08-01"),
     ),
     Fault("members", "lacks one", tell=_in_events(lambda e: e.pop("ResourceType"))),
-    Fault("members", "has another order", tell=_in_document(_reordered)),
+    Fault("member-order", "has another order", tell=_in_document(_reordered), verdict="note"),
+    Fault("member-order", "sorts the document", tell=_in_document(_events_first), verdict="note"),
     Fault("members-later", "shows more", tell=_in_events(lambda e: e.update(Description=""), "2019-01-01")),
     Fault("types", "shows newer", tell=_in_events(lambda e: e.update(EventType="Preempt"), "2017-03-01")),
     Fault("types", "lacks older", tell=_in_document(lambda c, v: c.update(Events=[]) if v == "2017-08-01" else None)),
@@ -656,13 +675,25 @@ FAULTS = (
         "is pretty",
         tell=_when(_is_document, lambda t: replace(t, body=json.dumps(t.content, indent=1).encode())),
     ),
+    Fault(
+        "document-compact",
+        "ends its line",
+        tell=_when(_is_document, lambda t: replace(t, body=t.body + b"\n")),
+        verdict="note",
+    ),
     Fault("document-repeated", "varies", tell=_never_the_same),
     Fault("incarnation", "is a text", tell=_in_document(lambda c, _: c.update(DocumentIncarnation="5"))),
     Fault("incarnation-set", "is zero", tell=_in_document(lambda c, _: c.update(DocumentIncarnation=0))),
     Fault("incarnation-growth", "counts twice", tell=_counts(2)),
     Fault("incarnation-growth", "stays", tell=_counts(0)),
     Fault("incarnation-growth", "goes back", tell=_counts(-1)),
-    Fault("event-id", "is lower", tell=_in_events(lambda e: e.update(EventId=e["EventId"].lower()))),
+    Fault("event-id", "is a number", tell=_in_each("EventId", "5")),
+    Fault(
+        "event-id-case",
+        "is lower",
+        tell=_in_events(lambda e: e.update(EventId=e["EventId"].lower())),
+        verdict="note",
+    ),
     Fault("event-id-unique", "is repeated", events=lambda events: events[4].update(EventId=events[1]["EventId"])),
     Fault("event-id-versions", "differs", tell=_in_events(_renamed, "2019-01-01")),
     Fault(
@@ -701,6 +732,7 @@ FAULTS = (
     Fault("approve-malformed", "takes the good", tell=_starts_named(lambda _: True)),
     Fault("approve-unknown", "takes the known", tell=_starts_named(lambda _: True)),
     Fault("approve", "answers 202", tell=_when(_approves, _status(202))),
+    Fault("approve-effect", "forgets it", ask=_forget_ids, verdict="inconclusive"),
     Fault("approve-body", "says OK", tell=_when(_approves, lambda t: replace(t, body=b"OK"))),
     Fault("approve-again", "answers 409", tell=_refuses_again),
     Fault("approve-case", "minds the case", tell=_refuses(_is_lower)),
@@ -727,6 +759,19 @@ FAULTS = (
         ),
     ),
     Fault("version-list", "lists numbers", tell=_in_json("/metadata/versions", lambda c: c.update(apiVersions=[1]))),
+    Fault(
+        "instance-format",
+        "gives JSON",
+        tell=_when(lambda a, t: a.path.endswith("/compute/name") and t.status == 400, lambda _: Told(200, b'"Vm-1"')),
+    ),
+    Fault("instance-version", "takes any", ask=_map_version("2017-07-01", "2021-02-01")),
+    Fault(
+        "instance-version",
+        "recommends those of events",
+        tell=_when(
+            lambda a, t: a.path.startswith("/metadata/instance") and t.status == 400, lambda _: Told(400, _NO_VERSION)
+        ),
+    ),
     Fault("instance", "has numbers", tell=_in_json("/metadata/instance", lambda c: c["compute"].update(tags=5))),
 )
 """Every fault, by the check that has to find it."""

@@ -12,7 +12,7 @@ import typer
 from forewarn.cli.command import command, server_extra
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s, split_names
-from forewarn.errors import ConfigError, EndpointUnreachable, ServerUnreachable
+from forewarn.errors import ConfigError, EndpointRefused, EndpointUnreachable, ServerUnreachable
 
 if TYPE_CHECKING:
     from forewarn.testing.conformance import Check, Report
@@ -64,7 +64,7 @@ def add_conformance(app: typer.Typer) -> None:
 
         Only looks, unless told otherwise: it sends GETs, and POSTs that approve nothing.
 
-        Exit status 1 if a requirement is broken, 3 if nobody answers.
+        Exit status 1 if a requirement is broken, 3 if no one answers or the endpoint refuses the address that asks.
         """
         with server_extra():
             from forewarn.testing.conformance import check_endpoint, choose
@@ -85,6 +85,9 @@ def add_conformance(app: typer.Typer) -> None:
                 source_address=source_address,
                 tell=_teller(output, len(checks)),
             )
+        except EndpointRefused as error:
+            msg = f"{error.message}; --source-address asks from another address"
+            raise ServerUnreachable(msg) from error
         except EndpointUnreachable as error:
             raise ServerUnreachable(error.message) from error
         finally:
@@ -104,6 +107,10 @@ def _teller(output: Output, count: int) -> Callable[[Check], None]:
 
 
 def _print(output: Output, report: Report) -> None:
+    from forewarn.testing.conformance import SUITE_VERSION
+
+    output.line(f"Conformance suite {SUITE_VERSION}, {report.url}")
+    output.line()
     columns = [Column("outcome"), Column("requirements"), Column("check"), Column("seen", is_whole=False)]
     rows = [(f.outcome.verdict, " ".join(f.check.numbers), f.check.code, f.outcome.seen) for f in report.findings]
     output.table(columns, rows)
@@ -120,5 +127,5 @@ def _print(output: Output, report: Report) -> None:
         output.line(f"{count} {checks} {_VERBS[verdict]}{': ' if names else ''}{names}")
 
 
-_VERBS = {"holds": "held", "breaks": "broken", "unseen": "unseen"}
+_VERBS = {"holds": "held", "breaks": "broken", "note": "noted", "inconclusive": "inconclusive"}
 """What is said of so many checks."""

@@ -7,12 +7,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from forewarn.errors import ConfigError
-from forewarn.testing.conformance import CHECKS, Finding, Phase, Report, choose, numbers
+from forewarn.testing.conformance import CHECKS, SUITE_VERSION, Finding, Phase, Report, choose, numbers
 from forewarn.testing.conformance.checks.transport import is_rfc1123
-from forewarn.testing.conformance.outcome import Outcome, Verdict, breaks, excerpt, holds, judge, unseen
+from forewarn.testing.conformance.outcome import Outcome, Verdict, breaks, excerpt, holds, inconclusive, judge, note
 from forewarn.testing.conformance.reply import Reply
 from forewarn.testing.conformance.request import Request, approval, get, post
 from forewarn.testing.conformance.run import parse_address
+from forewarn.testing.conformance.sources import SOURCES, sources_of
 from forewarn.testing.conformance.table import METADATA_MISSING, NEWEST, VERSIONS
 from forewarn.wire import imds
 
@@ -22,7 +23,8 @@ SEEN_FROM_OUTSIDE = {
     *(f"R{n}" for n in (*range(47, 50), *range(52, 58), *range(62, 67))),
     *(f"W{n}" for n in range(1, 10)),
     *(f"X{n}" for n in range(1, 4)),
-    *(f"A{n}" for n in (1, 3, 4, 11, 13, 17)),
+    *("R76", "R111", "R112"),
+    *(f"A{n}" for n in (1, 3, 4, 8, 11, 13, 17)),
 }
 
 
@@ -101,23 +103,25 @@ def test_a_moment_needs_the_right_day_of_the_week() -> None:
 
 
 def test_a_requirement_is_broken_by_one_of_its_checks_and_held_by_one() -> None:
-    found = report(("path-case", holds("")), ("path-slash", breaks("")), ("etag", unseen("")), ("rate", holds("")))
-    assert found.requirements() == {"R3": Verdict.BREAKS, "R9": Verdict.HOLDS, "R14": Verdict.UNSEEN}
+    found = report(
+        ("path-case", holds("")), ("path-slash", breaks("")), ("etag", inconclusive("")), ("rate", holds(""))
+    )
+    assert found.requirements() == {"R3": Verdict.BREAKS, "R9": Verdict.HOLDS, "R14": Verdict.INCONCLUSIVE}
     assert not found.is_conformant
 
 
 def test_an_extension_that_is_not_there_breaks_nothing() -> None:
-    assert report(("version-list", unseen("not offered")), ("etag", holds(""))).is_conformant
+    assert report(("version-list", inconclusive("not offered")), ("etag", holds(""))).is_conformant
 
 
 def test_the_report_as_json_names_requirements_by_outcome() -> None:
     found = report(("methods", breaks("PUT is answered 501")), ("etag", holds("it is"))).as_json()
-    assert (found["breaks"], found["holds"], found["unseen"]) == (["R4"], ["R14"], [])
+    assert (found["breaks"], found["holds"], found["inconclusive"]) == (["R4"], ["R14"], [])
     assert found["checks"][0]["seen"] == "PUT is answered 501"
 
 
 def test_the_report_as_junit_counts_and_survives_what_xml_cannot_hold() -> None:
-    found = report(("methods", breaks("a\0b<c")), ("etag", unseen("no")), ("rate", holds("yes"))).as_junit()
+    found = report(("methods", breaks("a\0b<c")), ("etag", inconclusive("no")), ("rate", holds("yes"))).as_junit()
     suite = ET.fromstring(found)  # noqa: S314 - we wrote it ourselves
     assert {name: suite.get(name) for name in ("tests", "failures", "skipped")} == {
         "tests": "3",
@@ -130,6 +134,32 @@ def test_the_report_as_junit_counts_and_survives_what_xml_cannot_hold() -> None:
 
 
 # Requests and answers
+
+
+def test_a_note_stands_above_what_holds_and_below_what_is_broken() -> None:
+    """R112: and fails no run."""
+    noted = report(("event-id-case", note("lower")), ("event-id", holds("")))
+    assert noted.requirements() == {"R30": Verdict.NOTE, "R112": Verdict.NOTE}
+    assert noted.is_conformant
+    assert report(("event-id-case", note("")), ("event-id", breaks(""))).requirements()["R30"] is Verdict.BREAKS
+
+
+def test_the_suite_says_its_version_in_every_form() -> None:
+    found = report(("methods", note("a")))
+    assert found.as_json()["suite_version"] == SUITE_VERSION
+    assert f'name="suite_version" value="{SUITE_VERSION}"'.encode() in found.as_junit()
+    assert b"<system-out>note: a</system-out>" in found.as_junit()
+
+
+def test_what_a_wrong_endpoint_would_answer_as_well_leaves_a_check_inconclusive() -> None:
+    assert judge([], "right", ["blind"]) == inconclusive("blind")
+    assert judge(["wrong"], "right", ["blind"]) == breaks("wrong")
+
+
+def test_every_requirement_of_a_check_has_a_source_and_no_other_has() -> None:
+    assert SOURCES.keys() == set(numbers(CHECKS))
+    assert all(source.bases for source in SOURCES.values())
+    assert all(sources_of(check) for check in CHECKS)
 
 
 def test_a_request_is_exactly_what_was_said() -> None:

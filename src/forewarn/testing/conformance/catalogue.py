@@ -19,7 +19,10 @@ from forewarn.testing.conformance.checks import (
     version,
 )
 
-__all__ = ["CHECKS", "choose", "numbers"]
+__all__ = ["CHECKS", "SUITE_VERSION", "choose", "numbers"]
+
+SUITE_VERSION = "1.0"
+"""Of the checks and the golden transcripts. The first number grows when an endpoint that held may now break."""
 
 CHECKS: tuple[Check, ...] = (
     *transport.CHECKS,

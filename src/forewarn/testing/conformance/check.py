@@ -30,6 +30,7 @@ class Check:
         title: What ought to be so, in one line.
         look: Looks, and says what it found.
         phase: `APPROVE` lets a maintenance start, and has its turn only if that is allowed.
+        needs_document: Whether it is inconclusive at an endpoint that shows no document: every refusal is then alike.
     """
 
     code: str
@@ -37,6 +38,7 @@ class Check:
     title: str
     look: Callable[[Probe], Outcome]
     phase: Phase = Phase.LOOK
+    needs_document: bool = True
 
     @property
     def is_extension(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a check found: a requirement holds, it is broken, or nothing can be seen of it from here."""
+"""What a check found: a requirement holds, is broken, is met in another spelling, or could not be judged."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Outcome", "Unseen", "Verdict", "breaks", "excerpt", "holds", "judge", "unseen"]
+__all__ = ["Inconclusive", "Outcome", "Verdict", "breaks", "excerpt", "holds", "inconclusive", "judge", "note"]
 
 _NAMED_MAX = 3
 _EXCERPT_MAX = 120
 
 
 class Verdict(StrEnum):
-    """The three outcomes; there is no fourth."""
+    """The outcome of a check.
+
+    `NOTE` is a difference that no client of JSON can be hurt by (R112). `INCONCLUSIVE`: what was seen does not tell a
+    right endpoint from a wrong one. Neither fails a run.
+    """
 
     HOLDS = "holds"
     BREAKS = "breaks"
-    UNSEEN = "unseen"
+    NOTE = "note"
+    INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ class Outcome:
     seen: str
 
 
-class Unseen(Exception):
+class Inconclusive(Exception):
     """Nothing can be seen of the requirement: the message says why."""
 
 
@@ -42,18 +47,33 @@ def breaks(seen: str) -> Outcome:
     return Outcome(Verdict.BREAKS, seen)
 
 
-def unseen(reason: str) -> Outcome:
+def note(seen: str) -> Outcome:
+    """The endpoint differs where nobody can be hurt by it (R112)."""
+    return Outcome(Verdict.NOTE, seen)
+
+
+def inconclusive(reason: str) -> Outcome:
     """What has to be known for a judgement is not there."""
-    return Outcome(Verdict.UNSEEN, reason)
+    return Outcome(Verdict.INCONCLUSIVE, reason)
 
 
-def judge(wrong: Sequence[str], right: str) -> Outcome:
-    """Broken if anything is wrong, with the first few of it; otherwise it holds, and `right` says what was seen."""
-    if not wrong:
-        return holds(right)
-    named = list(dict.fromkeys(wrong))
+def judge(wrong: Sequence[str], right: str, blind: Sequence[str] = ()) -> Outcome:
+    """Return the outcome of several observations.
+
+    Args:
+        wrong: What breaks the requirement.
+        right: What was seen if it holds.
+        blind: Observations that a wrong endpoint would have given as well; any of them leaves the check inconclusive.
+    """
+    if wrong:
+        return breaks(_first_of(wrong))
+    return inconclusive(_first_of(blind)) if blind else holds(right)
+
+
+def _first_of(observations: Sequence[str]) -> str:
+    named = list(dict.fromkeys(observations))
     rest = [f"and {len(named) - _NAMED_MAX} more"] if len(named) > _NAMED_MAX else []
-    return breaks("; ".join([*named[:_NAMED_MAX], *rest]))
+    return "; ".join([*named[:_NAMED_MAX], *rest])
 
 
 def excerpt(body: bytes) -> str:

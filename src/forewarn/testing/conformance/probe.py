@@ -13,13 +13,13 @@ from typing import Any
 
 from forewarn.errors import EndpointUnreachable
 from forewarn.testing.conformance.line import Address, Line
-from forewarn.testing.conformance.outcome import Unseen, excerpt
+from forewarn.testing.conformance.outcome import Inconclusive, excerpt
 from forewarn.testing.conformance.reply import Reply
-from forewarn.testing.conformance.request import UNKNOWN_ID, Request, approval, get, post
+from forewarn.testing.conformance.request import EVENTS, UNKNOWN_ID, Request, approval, get, post
 from forewarn.testing.conformance.shown import Shown, as_shown
 from forewarn.testing.conformance.table import VERSIONS
 
-__all__ = ["Harmless", "Outages", "Probe", "Views"]
+__all__ = ["NO_PATH", "Harmless", "Outages", "Probe", "Views"]
 
 FIRST_TIMEOUT_S = 130.0
 """For the answer that enables the service: it may be held for two minutes (R67)."""
@@ -33,6 +33,11 @@ _HISTORY_MAX = 1000
 _SILENCES_MAX = 6
 _STEADY_TRIES = 3
 _MALFORMED = b"{"
+_NO_VERSION = "2099-01-01"
+NO_PATH = EVENTS + "x"
+"""A path that no endpoint has."""
+
+_REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
 
 
 @dataclass(slots=True)
@@ -105,8 +110,12 @@ class Probe:
         self.history: list[Shown] = []
         self.outages = Outages()
         self.approved_ids: list[str] = []
+        self.target_not_before = ""
+        self.has_waited = False
         self._views: Views | None = None
-        self._harmless: Harmless | None = None
+        self._harmless: Harmless | Inconclusive | None = None
+        self._refused: dict[str, Any] | None = None
+        self._has_tried = False
         self._target: str | None = None
         self._silences = 0
         self._pace_s = 0.0
@@ -122,7 +131,7 @@ class Probe:
 
         Raises:
             EndpointUnreachable: There was none.
-            Unseen: It has left too many in a row unanswered to be asked again.
+            Inconclusive: It has left too many in a row unanswered to be asked again.
         """
         reply = self._ask_once(request, timeout_s)
         for _ in range(_TRIES_MAX - 1):
@@ -143,7 +152,7 @@ class Probe:
     def _ask_once(self, request: Request, timeout_s: float | None) -> Reply:
         if self._silences >= _SILENCES_MAX:
             msg = f"not asked: the endpoint left {_SILENCES_MAX} requests in a row unanswered"
-            raise Unseen(msg)
+            raise Inconclusive(msg)
         time.sleep(self._pace_s)
         try:
             with self.line() as line:
@@ -163,14 +172,14 @@ class Probe:
         """The document as it is now.
 
         Raises:
-            Unseen: The answer is none.
+            Inconclusive: The answer is none.
         """
         version = version or self.version
         reply = self.ask(get(version))
         shown = self.keep(version, reply)
         if shown is None:
             msg = f"api-version {version} is answered {reply.status} with {excerpt(reply.body)}"
-            raise Unseen(msg)
+            raise Inconclusive(msg)
         return shown
 
     def keep(self, version: str, reply: Reply) -> Shown | None:
@@ -197,7 +206,8 @@ class Probe:
         replies: dict[str, Reply] = {}
         shown: dict[str, Shown] = {}
         for number, version in enumerate(VERSIONS):
-            patience_s = max(self.timeout_s, FIRST_TIMEOUT_S) if number == 0 and not self.history else None
+            is_first = number == 0 and not self.history and not self._silences
+            patience_s = max(self.timeout_s, FIRST_TIMEOUT_S) if is_first else None
             replies[version.name] = self.ask(get(version.name), timeout_s=patience_s)
             found = self.keep(version.name, replies[version.name])
             if found is not None:
@@ -209,6 +219,19 @@ class Probe:
         self.keep(newest, again)
         return Views(replies=replies, shown=shown, is_steady=again.body == shown[newest].reply.body)
 
+    def find_refusal(self) -> int | None:
+        """The status with which every api-version is refused, as for a caller that is no VM; None if it is not so.
+
+        Raises:
+            EndpointUnreachable: There was no answer.
+        """
+        replies = self.views.replies.values()
+        statuses = {reply.status for reply in replies}
+        is_about_version = any(b"api-version" in reply.body for reply in replies)
+        if len(statuses) > 1 or not statuses <= _REFUSALS or is_about_version:
+            return None
+        return statuses.pop()
+
     @property
     def version(self) -> str:
         """The newest api-version in which there is a document; the newest there is if there is none in any."""
@@ -219,31 +242,52 @@ class Probe:
         """The api-versions in which there is a document, newest first.
 
         Raises:
-            Unseen: There is none in any.
+            Inconclusive: There is none in any.
         """
         if not self.views.shown:
             msg = "no api-version is answered with a document"
-            raise Unseen(msg)
+            raise Inconclusive(msg)
         return list(self.views.shown)
 
     def shown(self, version: str | None = None) -> Shown:
         """The document as it was at first, in that version or in the newest.
 
         Raises:
-            Unseen: There is none.
+            Inconclusive: There is none.
         """
         supported = self.supported
         name = version or supported[0]
         if name not in self.views.shown:
             msg = f"api-version {name} is not answered with a document"
-            raise Unseen(msg)
+            raise Inconclusive(msg)
         return self.views.shown[name]
+
+    def require_versions_to_count(self) -> None:
+        """Go on only where the api-version makes a difference; elsewhere equal answers to different ones say nothing.
+
+        Raises:
+            Inconclusive: It makes none.
+        """
+        bodies = {shown.reply.body for shown in self.views.shown.values()}
+        if len(bodies) < 2 and as_shown(_NO_VERSION, self.ask(get(_NO_VERSION)), 0.0) is not None:  # noqa: PLR2004 - a pair
+            msg = f"every api-version is answered with the same document, {_NO_VERSION} as well"
+            raise Inconclusive(msg)
+
+    def require_paths_to_count(self) -> None:
+        """Go on only where the path makes a difference.
+
+        Raises:
+            Inconclusive: It makes none.
+        """
+        if as_shown(self.version, self.ask(get(self.version, path=NO_PATH)), 0.0) is not None:
+            msg = f"{NO_PATH} is answered with the document as well"
+            raise Inconclusive(msg)
 
     def all_shown(self, version: str | None = None) -> list[Shown]:
         """Every document that was seen in that version, or in the newest; of those in a row that are equal, one.
 
         Raises:
-            Unseen: There is none.
+            Inconclusive: There is none.
         """
         name = version or self.shown().version
         found: list[Shown] = []
@@ -256,14 +300,14 @@ class Probe:
         """Every event in each form in which it was seen in that version, or in the newest.
 
         Raises:
-            Unseen: There was none.
+            Inconclusive: There was none.
         """
         found: list[dict[str, Any]] = []
         for shown in self.all_shown(version):
             found += [event for event in shown.events if event not in found]
         if not found:
             msg = "the document holds no event now"
-            raise Unseen(msg)
+            raise Inconclusive(msg)
         return found
 
     # Approving
@@ -273,11 +317,39 @@ class Probe:
         """An approval of nothing that this endpoint tells from nonsense.
 
         Raises:
-            Unseen: It answers sense and nonsense alike.
+            Inconclusive: It answers sense and nonsense alike.
         """
         if self._harmless is None:
-            self._harmless = self._find_harmless()
+            try:
+                self._harmless = self._find_harmless()
+            except Inconclusive as reason:
+                self._harmless = reason
+        if isinstance(self._harmless, Inconclusive):
+            raise self._harmless
         return self._harmless
+
+    @property
+    def nothing(self) -> bytes:
+        """A body that approves nothing: the one that is understood, or an empty list where none can be told."""
+        try:
+            return self.harmless.body
+        except Inconclusive:
+            return approval([])
+
+    @property
+    def refused(self) -> dict[str, Any] | None:
+        """A well-formed approval that this endpoint refuses; None: it answers 200 whatever an approval says.
+
+        Only beside one can a 200 be told from that of an endpoint that does not read what it is sent.
+        """
+        if not self._has_tried:
+            self._has_tried = True
+            tried: list[dict[str, Any]] = [{"StartRequests": [{"EventId": UNKNOWN_ID}]}, {"StartRequests": [{}]}]
+            for content in tried:
+                if self.ask(post(json.dumps(content).encode(), self.version)).status != HTTPStatus.OK:
+                    self._refused = content
+                    break
+        return self._refused
 
     def _find_harmless(self) -> Harmless:
         nonsense = self.ask(post(_MALFORMED, self.version))
@@ -289,7 +361,7 @@ class Probe:
             content = {"StartRequests": [{"EventId": UNKNOWN_ID}]}
             return Harmless(content=content, status=unknown.status, answer=unknown.body)
         msg = f"a body that is no JSON and one that approves nothing are both answered {nonsense.status}"
-        raise Unseen(msg)
+        raise Inconclusive(msg)
 
     def scheduled(self) -> list[str]:
         """Ids of the events that are Scheduled now, as they are spelled."""
@@ -301,14 +373,16 @@ class Probe:
         """The id of the event that is approved: the first that was Scheduled when somebody asked.
 
         Raises:
-            Unseen: None was.
+            Inconclusive: None was.
         """
         if self._target is None:
-            waiting = self.scheduled()
+            events = self.fetch().by_id().values()
+            waiting = [event for event in events if event.get("EventStatus") == "Scheduled"]
             if not waiting:
                 msg = "no event is Scheduled now, so that there is none to approve"
-                raise Unseen(msg)
-            self._target = waiting[0]
+                raise Inconclusive(msg)
+            self._target = str(waiting[0]["EventId"])
+            self.target_not_before = str(waiting[0].get("NotBefore"))
         return self._target
 
     def approve(self, request: Request) -> Reply:

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from forewarn.testing.conformance.catalogue import numbers
+from forewarn.testing.conformance.catalogue import SUITE_VERSION, numbers
 from forewarn.testing.conformance.check import Check
 from forewarn.testing.conformance.outcome import Outcome, Verdict
 
 __all__ = ["Finding", "Report"]
 
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+_RANKS = (Verdict.BREAKS, Verdict.NOTE, Verdict.HOLDS, Verdict.INCONCLUSIVE)
+"""The verdict on a requirement is the first of these that one of its checks came to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Report:
         return Counter(finding.outcome.verdict for finding in self.findings)
 
     def requirements(self) -> dict[str, Verdict]:
-        """What is known of each requirement: broken if one of its checks says so, held if one holds.
+        """What is known of each requirement: broken if one of its checks says so, then noted, then held.
 
         Where a check is about several requirements, what it finds is told of each.
         """
@@ -62,13 +66,14 @@ class Report:
             if number.startswith("A"):
                 continue  # a question that the sources leave open is no requirement
             verdicts = {f.outcome.verdict for f in self.findings if number in f.check.numbers}
-            found[number] = next(v for v in (Verdict.BREAKS, Verdict.HOLDS, Verdict.UNSEEN) if v in verdicts)
+            found[number] = next(v for v in _RANKS if v in verdicts)
         return found
 
     def as_json(self) -> dict[str, Any]:
         """It as plain values."""
         requirements = self.requirements()
         return {
+            "suite_version": SUITE_VERSION,
             "url": self.url,
             "allow_approve": self.allow_approve,
             "conformant": self.is_conformant,
@@ -87,7 +92,7 @@ class Report:
         }
 
     def as_junit(self) -> bytes:
-        """It as a test suite in JUnit's XML: broken is a failure, unseen is skipped."""
+        """It as a test suite in JUnit's XML: broken is a failure, inconclusive is skipped."""
         counted = self.count()
         suite = ET.Element(
             "testsuite",
@@ -95,19 +100,21 @@ class Report:
             tests=str(len(self.findings)),
             failures=str(counted[Verdict.BREAKS]),
             errors="0",
-            skipped=str(counted[Verdict.UNSEEN]),
+            skipped=str(counted[Verdict.INCONCLUSIVE]),
         )
-        ET.SubElement(ET.SubElement(suite, "properties"), "property", name="url", value=_xml(self.url))
+        properties = ET.SubElement(suite, "properties")
+        ET.SubElement(properties, "property", name="url", value=_xml(self.url))
+        ET.SubElement(properties, "property", name="suite_version", value=SUITE_VERSION)
         for finding in self.findings:
             name = f"{finding.check.code} ({', '.join(finding.check.numbers)}): {finding.check.title}"
             case = ET.SubElement(suite, "testcase", classname="forewarn.conformance", name=name, time="0")
             seen = _xml(finding.outcome.seen)
             if finding.outcome.verdict is Verdict.BREAKS:
                 ET.SubElement(case, "failure", message=seen)
-            elif finding.outcome.verdict is Verdict.UNSEEN:
+            elif finding.outcome.verdict is Verdict.INCONCLUSIVE:
                 ET.SubElement(case, "skipped", message=seen)
             else:
-                ET.SubElement(case, "system-out").text = seen
+                ET.SubElement(case, "system-out").text = f"{finding.outcome.verdict}: {seen}"
         ET.indent(suite)
         return bytes(ET.tostring(suite, encoding="utf-8", xml_declaration=True)) + b"\n"
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from forewarn.client.transport import check_url
-from forewarn.errors import ConfigError, EndpointUnreachable
+from forewarn.errors import ConfigError, EndpointRefused, EndpointUnreachable
 from forewarn.testing.conformance.catalogue import CHECKS
 from forewarn.testing.conformance.check import Check, Phase
 from forewarn.testing.conformance.line import Address
-from forewarn.testing.conformance.outcome import Outcome, Unseen, breaks, unseen
+from forewarn.testing.conformance.outcome import Inconclusive, Outcome, breaks, inconclusive
 from forewarn.testing.conformance.probe import Probe
 from forewarn.testing.conformance.report import Finding, Report
 from forewarn.testing.conformance.request import EVENTS
@@ -57,10 +57,12 @@ def check_endpoint(  # noqa: PLR0913 - what a caller may choose
     Raises:
         ConfigError: The URL is none.
         EndpointUnreachable: Nobody listens there.
+        EndpointRefused: The endpoint knows no VM at the address that this asks from, or there is none at this URL.
     """
     probe = Probe(parse_address(url, source_address), timeout_s=timeout_s, allow_approve=allow_approve)
     with probe.line():
         pass  # whether anybody listens at all is no matter of requirements
+    _refuse_stranger(probe)
     outcomes: dict[str, Outcome] = {}
     for check in sorted(checks, key=lambda each: each.phase):
         tell(check)
@@ -69,13 +71,35 @@ def check_endpoint(  # noqa: PLR0913 - what a caller may choose
     return Report(url=probe.address.url, findings=findings, allow_approve=allow_approve)
 
 
+def _refuse_stranger(probe: Probe) -> None:
+    """Stop before a single check where the endpoint answers this caller nothing at all.
+
+    Raises:
+        EndpointRefused: It does not.
+    """
+    try:
+        status = probe.find_refusal()
+    except EndpointUnreachable as error:
+        if not error.details["connected"]:
+            raise
+        return  # silence is a finding
+    if status is not None:
+        msg = (
+            f"{probe.address.url} answers every GET of the events with {status}, so nothing was checked: the address "
+            "that asks is no VM there, or the URL is that of another server"
+        )
+        raise EndpointRefused(msg, url=probe.address.url, status=status)
+
+
 def _look(check: Check, probe: Probe) -> Outcome:
     if check.phase is Phase.APPROVE and not probe.allow_approve:
-        return unseen("needs --allow-approve, since it approves an event")
+        return inconclusive("needs --allow-approve, since it approves an event")
     try:
+        if check.needs_document:
+            _ = probe.supported
         return check.look(probe)
-    except Unseen as reason:
-        return unseen(str(reason))
+    except Inconclusive as reason:
+        return inconclusive(str(reason))
     except EndpointUnreachable as error:
         if not error.details["connected"]:
             raise

@@ -10,6 +10,8 @@ from forewarn.testing.conformance.reply import Reply
 
 __all__ = ["Shown", "as_shown"]
 
+_MEMBERS = {"DocumentIncarnation", "Events"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
@@ -38,9 +40,9 @@ class Shown:
 
 
 def as_shown(version: str, reply: Reply, at_s: float) -> Shown | None:
-    """The document; None for an answer that is none."""
+    """The document; None for an answer that is none: another status, no object, or one with neither of its members."""
     content = reply.content
-    if reply.status != HTTPStatus.OK or not isinstance(content, dict):
+    if reply.status != HTTPStatus.OK or not isinstance(content, dict) or not content.keys() & _MEMBERS:
         return None
     events = content.get("Events")
     found = [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []

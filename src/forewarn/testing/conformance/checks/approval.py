@@ -7,7 +7,8 @@ from http import HTTPStatus
 
 from forewarn.clock import RealClock
 from forewarn.testing.conformance.check import Check
-from forewarn.testing.conformance.outcome import Outcome, breaks, excerpt, holds, judge, unseen
+from forewarn.testing.conformance.forms import Form, judge_harmless, send
+from forewarn.testing.conformance.outcome import Outcome, breaks, excerpt, holds, inconclusive, judge
 from forewarn.testing.conformance.probe import Probe
 from forewarn.testing.conformance.reply import Reply
 from forewarn.testing.conformance.request import UNKNOWN_ID, approval, post
@@ -38,12 +39,15 @@ _UNKNOWN_HABITS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.OK)
 def _refuses_malformed(probe: Probe) -> Outcome:
     asked = {name: probe.ask(post(body, probe.version)).status for name, body in MALFORMED.items()}
     wrong = [f"{name} is answered {status}, not 400" for name, status in asked.items() if status != 400]  # noqa: PLR2004 - the status of R54
+    if not wrong:
+        _ = probe.harmless  # where every POST is answered 400, nothing is told apart
     return judge(wrong, f"{len(MALFORMED)} kinds of malformed bodies are answered 400")
 
 
 def _judges_unknown(probe: Probe) -> Outcome:
     reply = probe.ask(post(approval([UNKNOWN_ID]), probe.version))
     if reply.status in _UNKNOWN_HABITS:
+        _ = probe.harmless  # where every POST is answered alike, the id plays no part in it
         return holds(f"a well-formed id that is not known is answered {reply.status} (A11: {reply.status})")
     return breaks(f"a well-formed id that is not known is answered {reply.status}")
 
@@ -51,13 +55,17 @@ def _judges_unknown(probe: Probe) -> Outcome:
 def _takes_empty_list(probe: Probe) -> Outcome:
     reply = probe.ask(post(approval([]), probe.version))
     said = f"an empty array StartRequests is answered {reply.status}"
-    return holds(said) if reply.status == HTTPStatus.OK else breaks(said)
+    if reply.status != HTTPStatus.OK:
+        return breaks(said)
+    _ = probe.harmless  # where nonsense is answered 200 as well, the array was not read
+    return holds(f"{said}, nonsense is not")
 
 
 def _answers_success_well(probe: Probe) -> Outcome:
     reply = probe.ask(post(approval([]), probe.version))
     if reply.status != HTTPStatus.OK:
-        return unseen(f"an approval of nothing is answered {reply.status}, so no success was seen")
+        return inconclusive(f"an approval of nothing is answered {reply.status}, so no success was seen")
+    _ = probe.harmless  # where nonsense is answered 200 as well, a 200 is no success
     return judge_success_body(reply)
 
 
@@ -74,24 +82,29 @@ def judge_success_body(reply: Reply) -> Outcome:
 
 
 def _ignores_members(probe: Probe) -> Outcome:
-    harmless = probe.harmless
-    bodies = [{**harmless.content, "Reason": "x"}, {"Reason": {"a": [1]}, **harmless.content}]
-    replies = [probe.ask(post(json.dumps(body).encode(), probe.version)) for body in bodies]
-    wrong = [f"with an unknown member it is answered {r.status}" for r in replies if not harmless.is_taken(r)]
-    return judge(wrong, "an approval with unknown members is understood")
+    forms: dict[str, Form] = {
+        "with an unknown member at its end": lambda content: post(
+            json.dumps({**content, "Reason": "x"}).encode(), probe.version
+        ),
+        "with an unknown object at its beginning": send(probe.version, Reason={"a": [1]}),
+    }
+    return judge_harmless(probe, forms, "an approval with unknown members is told from nonsense with them")
 
 
 def _takes_incarnations(probe: Probe) -> Outcome:
-    wrong = []
-    content = probe.harmless.content
+    forms: dict[str, Form] = {}
     for name in probe.supported:
         now = probe.shown(name).incarnation
         for value in (str(now), now, "999999"):
-            for body in ({"DocumentIncarnation": value, **content}, {**content, "DocumentIncarnation": value}):
-                reply = probe.ask(post(json.dumps(body).encode(), name))
-                if not probe.harmless.is_taken(reply):
-                    wrong.append(f"with DocumentIncarnation {value!r} {name} answers {reply.status}")
-    return judge(wrong, "DocumentIncarnation may be a text, a number or an old one, before and after StartRequests")
+            forms[f"in {name} after DocumentIncarnation {value!r}"] = send(name, DocumentIncarnation=value)
+            forms[f"in {name} before DocumentIncarnation {value!r}"] = _before(name, value)
+    return judge_harmless(
+        probe, forms, "DocumentIncarnation may be a text, a number or an old one, before and after StartRequests"
+    )
+
+
+def _before(version: str, incarnation: object) -> Form:
+    return lambda content: post(json.dumps({**content, "DocumentIncarnation": incarnation}).encode(), version)
 
 
 def _approves_nothing(probe: Probe) -> Outcome:
@@ -99,9 +112,9 @@ def _approves_nothing(probe: Probe) -> Outcome:
     first = probe.shown().by_id()
     waiting = {event_id for event_id, event in first.items() if event.get("EventStatus") == "Scheduled"}
     if not waiting:
-        return unseen("no event was Scheduled when we began")
-    for body in (*MALFORMED.values(), approval([UNKNOWN_ID]), approval([])):
-        probe.ask(post(body, probe.version))
+        return inconclusive("no event was Scheduled when we began")
+    bodies = (*MALFORMED.values(), approval([UNKNOWN_ID]), approval([]))
+    refused = sum(probe.ask(post(body, probe.version)).status >= HTTPStatus.BAD_REQUEST for body in bodies)
     after = probe.fetch()
     now = decode_moment(after.reply.header("date")) or RealClock().now()
     wrong = []
@@ -110,7 +123,12 @@ def _approves_nothing(probe: Probe) -> Outcome:
         is_due = not_before is None or not_before <= now
         if after.by_id()[event_id].get("EventStatus") != "Scheduled" and not is_due:
             wrong.append(f"{event_id} started before its NotBefore, and nobody here has approved it")
-    return judge(wrong, f"{len(waiting)} Scheduled events did not start from requests that approve nothing")
+    if not wrong and not refused:
+        return inconclusive(f"none of {len(bodies)} requests that approve nothing was refused")
+    kept = "1 Scheduled event" if len(waiting) == 1 else f"{len(waiting)} Scheduled events"
+    return judge(
+        wrong, f"{kept} did not start from {len(bodies)} requests that approve nothing, {refused} of them refused"
+    )
 
 
 CHECKS = (

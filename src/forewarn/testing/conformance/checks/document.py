@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from forewarn.testing.conformance.check import Check, Phase
-from forewarn.testing.conformance.outcome import Outcome, breaks, holds, judge, unseen
+from forewarn.testing.conformance.outcome import Outcome, breaks, holds, inconclusive, judge, note
 from forewarn.testing.conformance.probe import Probe
 from forewarn.testing.conformance.shown import Shown
 
@@ -23,7 +23,7 @@ def _has_two_members(probe: Probe) -> Outcome:
     wrong = []
     for name in probe.supported:
         content = probe.shown(name).content
-        if list(content) != ["DocumentIncarnation", "Events"]:
+        if set(content) != {"DocumentIncarnation", "Events"}:
             wrong.append(f"{name} has the members {', '.join(content) or 'none'}")
         elif not isinstance(content["Events"], list):
             wrong.append(f"{name} has Events {content['Events']!r}, which is no array")
@@ -33,24 +33,32 @@ def _has_two_members(probe: Probe) -> Outcome:
 
 
 def _is_compact(probe: Probe) -> Outcome:
+    bodies = {name: probe.shown(name).reply.body for name in probe.supported}
     wrong = [
         f"{name} has white space outside of texts, {count} bytes of {len(body)}"
-        for name in probe.supported
-        if (count := len(_WHITE.findall(_STRING.sub(b"", body := probe.shown(name).reply.body))))
+        for name, body in bodies.items()
+        if (count := len(_WHITE.findall(_STRING.sub(b"", body.strip()))))
     ]
-    return judge(wrong, "the body has no white space outside of texts")
+    around = [name for name, body in bodies.items() if body != body.strip()]
+    if around and not wrong:
+        return note(f"{', '.join(around)}: the document is compact, with white space around it")
+    return judge(wrong, f"{len(bodies)} documents have no white space outside of texts")
 
 
 def _repeats_itself(probe: Probe) -> Outcome:
     bodies: dict[tuple[str, Any], bytes] = {}
     wrong = []
+    compared = 0
     for _ in range(_REPEATS):
         probe.fetch()
     for shown in probe.history:
         key = (shown.version, repr(shown.incarnation))
+        compared += key in bodies
         if bodies.setdefault(key, shown.reply.body) != shown.reply.body:
             wrong.append(f"{shown.version} has two documents of DocumentIncarnation {shown.incarnation}")
-    return judge(wrong, f"{len(probe.history)} documents of the same api-version and incarnation have the same bytes")
+    if not compared:
+        return inconclusive("no two documents have the same api-version and DocumentIncarnation")
+    return judge(wrong, f"{compared} documents have the bytes of an earlier one of their api-version and incarnation")
 
 
 def _is_integer(probe: Probe) -> Outcome:
@@ -62,7 +70,7 @@ def _is_integer(probe: Probe) -> Outcome:
 def _is_set(probe: Probe) -> Outcome:
     found = probe.shown().incarnation
     if type(found) is not int:
-        return unseen("DocumentIncarnation is no integer")
+        return inconclusive("DocumentIncarnation is no integer")
     return breaks(f"DocumentIncarnation is {found}") if found < 1 else holds(f"DocumentIncarnation is {found}")
 
 
@@ -84,7 +92,7 @@ def _grows_by_one(probe: Probe) -> Outcome:
         elif growth > 1 and _is_one_change(before, after):
             wrong.append(f"DocumentIncarnation went {said} with one change of one event")
     if not wrong and not changes:
-        return unseen("nothing changed while we looked")
+        return inconclusive("nothing changed while we looked")
     return judge(wrong, f"in {changes} changes DocumentIncarnation grew each time, and by 1 for one change")
 
 

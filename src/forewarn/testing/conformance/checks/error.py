@@ -5,12 +5,10 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from forewarn.testing.conformance.check import Check, Phase
-from forewarn.testing.conformance.checks.version import says_versions
-from forewarn.testing.conformance.outcome import Outcome, excerpt, judge, unseen
+from forewarn.testing.conformance.outcome import Outcome, excerpt, inconclusive, judge
 from forewarn.testing.conformance.probe import Probe
 from forewarn.testing.conformance.reply import Reply
 from forewarn.testing.conformance.request import EVENTS, Request, get, post
-from forewarn.testing.conformance.table import METADATA_MISSING
 
 __all__ = ["CHECKS"]
 
@@ -29,11 +27,11 @@ def _says_error(probe: Probe) -> Outcome:
     answers = {name: probe.ask(request) for name, request in asked.items()}
     replies = {name: reply for name, reply in answers.items() if reply.status >= HTTPStatus.BAD_REQUEST}
     if not replies:
-        return unseen("no request is answered with an error")
+        return inconclusive("no request is answered with an error")
     wrong = [
         f"the {name} has the body {excerpt(reply.body)}" for name, reply in replies.items() if not _is_error(reply)
     ]
-    return judge(wrong, f"{len(replies)} kinds of errors are JSON with a text 'error'")
+    return judge(wrong, f"{len(replies)} kinds of errors are JSON with a text 'error': the {', the '.join(replies)}")
 
 
 def _is_error(reply: Reply) -> bool:
@@ -51,24 +49,32 @@ def _checks_in_order(probe: Probe) -> Outcome:
         ("Metadata", get(None).without("Metadata"), 400),
         ("api-version", post(b"{", None), 400),
     ]
-    wrong = []
+    alone = _told_alone(probe)
+    wrong, blind = [], []
     for name, request, status in asked:
         reply = probe.ask(request)
-        about = _about(reply)
+        about = [other for other, body in alone.items() if body == reply.body]
         if reply.status != status:
             wrong.append(f"{name} comes first, but the answer is {reply.status}")
-        elif about is not None and about != name:
-            wrong.append(f"{name} comes first, but the answer is about {about}")
-    return judge(wrong, "path, method, X-Forwarded-For, Metadata, api-version and body are checked in this order")
+        elif name in alone and about and name not in about:
+            wrong.append(f"{name} comes first, but the answer is about {about[0]}")
+        elif name in alone and about != [name]:
+            blind.append(f"the 400 does not tell whether it is about {name}")
+    return judge(
+        wrong, "path, method, X-Forwarded-For, Metadata, api-version and body are checked in this order", blind
+    )
 
 
-def _about(reply: Reply) -> str | None:
-    """What a 400 is about, where its body tells."""
-    if reply.status != HTTPStatus.BAD_REQUEST:
-        return None
-    if reply.body == METADATA_MISSING:
-        return "Metadata"
-    return "api-version" if says_versions(reply.content) else None
+def _told_alone(probe: Probe) -> dict[str, bytes]:
+    """The body of the 400 to a request with one thing wrong, for each thing that is answered so."""
+    right = get(probe.supported[0])
+    requests = {
+        "X-Forwarded-For": right.having(_FORWARDED),
+        "Metadata": right.without("Metadata"),
+        "api-version": get(None),
+        "the body": post(b"{", probe.version),
+    }
+    return {name: probe.ask(request).body for name, request in requests.items()}
 
 
 def _has_no_outage(probe: Probe) -> Outcome:
@@ -82,5 +88,12 @@ def _has_no_outage(probe: Probe) -> Outcome:
 CHECKS = (
     Check("error-body", ("R65",), "Errors are JSON objects with a text 'error'", _says_error),
     Check("error-order", ("R62",), "What is wrong is found in a fixed order", _checks_in_order),
-    Check("outages", ("R66",), "No 5xx, no empty document, no time-out", _has_no_outage, Phase.AFTERWARDS),
+    Check(
+        "outages",
+        ("R66",),
+        "No 5xx, no empty document, no time-out",
+        _has_no_outage,
+        Phase.AFTERWARDS,
+        needs_document=False,
+    ),
 )

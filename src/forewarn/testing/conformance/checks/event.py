@@ -8,13 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 from forewarn.testing.conformance.check import Check, Phase
-from forewarn.testing.conformance.outcome import Outcome, Unseen, judge, unseen
+from forewarn.testing.conformance.outcome import Inconclusive, Outcome, holds, inconclusive, judge, note
 from forewarn.testing.conformance.probe import Probe
 from forewarn.testing.conformance.table import EVENT_TYPES, row
 
 __all__ = ["CHECKS"]
 
-_GUID = re.compile(r"[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}")
+_GUID = re.compile(r"[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}", re.IGNORECASE)
 _MAY_CHANGE = frozenset({"EventStatus", "NotBefore"})
 
 
@@ -27,15 +27,15 @@ def _each(member: str, is_right: Callable[[Any], bool], right: str) -> Callable[
         for name in [name for name in probe.supported if member in row(name).members]:
             try:
                 events = probe.events(name)
-            except Unseen:
+            except Inconclusive:
                 continue
             count += len(events)
             wrong += [
                 f"{name} has {member} {_value(event, member)}" for event in events if not _has(event, member, is_right)
             ]
         if not count:
-            return unseen(f"no event is shown in an api-version with {member} now")
-        return judge(wrong, f"{right} in {count} events of all api-versions")
+            return inconclusive(f"no event is shown in an api-version with {member} now")
+        return judge(wrong, f"{right} ({count} looked at, in every api-version that has it)")
 
     return look
 
@@ -48,27 +48,44 @@ def _value(event: dict[str, Any], member: str) -> str:
     return repr(event[member]) if member in event else "nowhere"
 
 
+def _spells_ids_upper(probe: Probe) -> Outcome:
+    """R112: EventIds are compared without regard to case, so how they are spelled is nobody's fault."""
+    ids = [event["EventId"] for event in probe.events() if _is_guid(event.get("EventId"))]
+    if not ids:
+        return inconclusive("no event has an EventId that is a GUID")
+    lower = [event_id for event_id in ids if event_id != event_id.upper()]
+    if lower:
+        return note(f"{lower[0]} is not in upper case (A8: other)")
+    return holds(f"every EventId is in upper case, such as {ids[0]} (A8: upper)")
+
+
 def _has_unique_ids(probe: Probe) -> Outcome:
     probe.events()
     wrong = []
+    most = max(len(shown.events) for shown in probe.all_shown())
+    if most == 1:
+        return inconclusive("no document shows more than one event")
     for shown in probe.all_shown():
         ids = [str(event.get("EventId")).upper() for event in shown.events]
         wrong += [f"two events have the EventId {event_id}" for event_id in ids if ids.count(event_id) > 1]
-    return judge(wrong, "no two events of a document have the same EventId")
+    return judge(wrong, f"no two events of a document have the same EventId, among up to {most}")
 
 
 def _has_same_ids(probe: Probe) -> Outcome:
     if not probe.views.is_steady:
-        return unseen("the document changed while api-versions were compared")
+        return inconclusive("the document changed while api-versions were compared")
     newest = set(probe.shown().by_id())
-    if not newest:
-        return unseen("the document holds no event now")
+    showing = [name for name in probe.supported if probe.shown(name).by_id()]
+    if not newest or len(showing) == 1:
+        return inconclusive("no event is shown in two api-versions now")
     wrong = [
         f"{name} shows {min(set(probe.shown(name).by_id()) - newest)}, which {probe.version} does not"
         for name in probe.supported
         if set(probe.shown(name).by_id()) - newest
     ]
-    return judge(wrong, "an event has the same EventId in every api-version")
+    if not wrong:
+        probe.require_versions_to_count()
+    return judge(wrong, f"{len(showing)} api-versions show the same EventIds")
 
 
 def _keeps_its_id(probe: Probe) -> Outcome:
@@ -87,7 +104,7 @@ def _keeps_its_id(probe: Probe) -> Outcome:
             if gone:
                 wrong.append(f"{gone[0]['EventId']} is called {event_id} once it has started")
     if not wrong and not started:
-        return unseen("no event started while we looked")
+        return inconclusive("no event started while we looked")
     return judge(wrong, "an event that started kept its EventId")
 
 
@@ -106,7 +123,7 @@ def _changes_nothing_else(probe: Probe) -> Outcome:
             changed += bool(names)
             wrong += [f"{name} went from {before.get(name)!r} to {event.get(name)!r}" for name in names - _MAY_CHANGE]
     if not wrong and not changed:
-        return unseen("no event changed while we looked")
+        return inconclusive("no event changed while we looked")
     return judge(wrong, "of an event that changed, only EventStatus and NotBefore did")
 
 
@@ -124,7 +141,7 @@ def _empties_not_before(probe: Probe) -> Outcome:
     statuses = {event.get("EventStatus") for event in probe.events()}
     if wrong or "Started" in statuses:
         return judge(wrong, "NotBefore is a text, and empty once an event has started")
-    return unseen("no event is Started now; NotBefore of those that are Scheduled is a text")
+    return inconclusive("no event is Started now; NotBefore of those that are Scheduled is a text")
 
 
 def _is_text(value: Any) -> bool:  # noqa: ANN401 - whatever JSON holds
@@ -153,7 +170,8 @@ def _member(code: str, number: str, member: str, title: str, is_right: Callable[
 
 
 CHECKS = (
-    _member("event-id", "R30", "EventId", "EventId is an upper-case GUID", _is_guid),
+    _member("event-id", "R30", "EventId", "EventId is a GUID", _is_guid),
+    Check("event-id-case", ("R30", "R112", "A8"), "EventId is in upper case", _spells_ids_upper, Phase.AFTERWARDS),
     Check("event-id-unique", ("R30",), "No two events have the same EventId", _has_unique_ids, Phase.AFTERWARDS),
     Check("event-id-versions", ("R30",), "An event has one EventId in every api-version", _has_same_ids),
     Check("event-id-constant", ("R30",), "An event keeps its EventId", _keeps_its_id, Phase.AFTERWARDS),

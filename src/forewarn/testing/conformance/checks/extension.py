@@ -7,14 +7,17 @@ from typing import Any
 
 from forewarn.errors import EndpointUnreachable
 from forewarn.testing.conformance.check import Check
-from forewarn.testing.conformance.outcome import Outcome, breaks, excerpt, holds, judge, unseen
+from forewarn.testing.conformance.outcome import Outcome, breaks, excerpt, holds, inconclusive, judge
 from forewarn.testing.conformance.probe import Probe
 from forewarn.testing.conformance.request import get
+from forewarn.testing.conformance.table import NEWEST
 
 __all__ = ["CHECKS"]
 
 _INSTANCE = "/metadata/instance"
 _INSTANCE_VERSIONS = ("2021-02-01", "2017-04-02")
+_NO_VERSION = "2017-07-01"
+_AS_JSON = "&format=json"
 _TEXTS = (
     "name",
     "vmId",
@@ -39,14 +42,14 @@ def _names_by_instance(probe: Probe) -> Outcome:
     reply = probe.ask(get(_INSTANCE_VERSIONS[0], path=f"{_INSTANCE}/compute/name", query="&format=text"))
     name = reply.body.decode("utf-8", "replace")
     if reply.status != HTTPStatus.OK or not name:
-        return unseen(f"/metadata/instance does not tell the VM's name: {reply.status}")
+        return inconclusive(f"/metadata/instance does not tell the VM's name: {reply.status}")
     names = {str(each) for event in probe.events() for each in event.get("Resources") or []}
     if name in names:
         return holds(f"Resources has {name}, as /metadata/instance spells it")
     alike = [each for each in names if each.casefold() == name.casefold()]
     if alike:
         return breaks(f"Resources has {alike[0]}, /metadata/instance {name}")
-    return unseen(f"no event names {name}, which is the VM's name")
+    return inconclusive(f"no event names {name}, which is the VM's name")
 
 
 def _holds_polls(probe: Probe) -> Outcome:
@@ -57,9 +60,9 @@ def _holds_polls(probe: Probe) -> Outcome:
     except EndpointUnreachable:
         return breaks(f"a GET that wants to be held for {_HELD_S} s is not answered within {_HELD_AT_MOST_S:.0f} s")
     if reply.status == HTTPStatus.OK and (reply.content or {}).get("DocumentIncarnation") != incarnation:
-        return unseen("the document changed while the GET was held")
+        return inconclusive("the document changed while the GET was held")
     if reply.elapsed_s < _HELD_AT_LEAST_S:
-        return unseen(f"not offered: a GET with Prefer: wait={_HELD_S} is answered {reply.status} at once")
+        return inconclusive(f"not offered: a GET with Prefer: wait={_HELD_S} is answered {reply.status} at once")
     if reply.status != HTTPStatus.NOT_MODIFIED:
         return breaks(f"a GET is held for {reply.elapsed_s:.1f} s and answered {reply.status}, though nothing changed")
     return holds(f"a GET with Prefer: wait={_HELD_S} is held for {reply.elapsed_s:.1f} s and answered 304")
@@ -68,7 +71,7 @@ def _holds_polls(probe: Probe) -> Outcome:
 def _lists_versions(probe: Probe) -> Outcome:
     reply = probe.ask(get(None, path="/metadata/versions"))
     if reply.status != HTTPStatus.OK:
-        return unseen(f"not offered: /metadata/versions is answered {reply.status}")
+        return inconclusive(f"not offered: /metadata/versions is answered {reply.status}")
     versions = reply.content.get("apiVersions") if isinstance(reply.content, dict) else None
     if not isinstance(versions, list) or not all(isinstance(version, str) for version in versions):
         return breaks(f"/metadata/versions is answered with {excerpt(reply.body)}")
@@ -79,7 +82,7 @@ def _tells_instance(probe: Probe) -> Outcome:
     replies = {version: probe.ask(get(version, path=_INSTANCE)) for version in _INSTANCE_VERSIONS}
     first = replies[_INSTANCE_VERSIONS[0]]
     if first.status != HTTPStatus.OK:
-        return unseen(f"not offered: /metadata/instance is answered {first.status}")
+        return inconclusive(f"not offered: /metadata/instance is answered {first.status}")
     wrong = [f"api-version {v} is answered {r.status}" for v, r in replies.items() if r.status != HTTPStatus.OK]
     compute = _part(first.content, "compute")
     wrong += [f"compute has no text {name}" for name in _TEXTS if not isinstance(compute.get(name), str)]
@@ -101,9 +104,40 @@ def _part(content: Any, name: str) -> dict[str, Any]:  # noqa: ANN401 - whatever
     return part if isinstance(part, dict) else {}
 
 
+def _wants_text(probe: Probe) -> Outcome:
+    path = f"{_INSTANCE}/compute/name"
+    as_text = probe.ask(get(_INSTANCE_VERSIONS[0], path=path, query="&format=text"))
+    if as_text.status != HTTPStatus.OK:
+        return inconclusive(f"not offered: {path} with format=text is answered {as_text.status}")
+    plain = {query: probe.ask(get(_INSTANCE_VERSIONS[0], path=path, query=query)).status for query in ("", _AS_JSON)}
+    wrong = [
+        f"{path} {f'with {query[1:]}' if query else 'without format=text'} is answered {status}, not 400"
+        for query, status in plain.items()
+        if status != HTTPStatus.BAD_REQUEST
+    ]
+    return judge(wrong, f"{path} is answered 200 with format=text, and 400 without it and with format=json")
+
+
+def _knows_its_versions(probe: Probe) -> Outcome:
+    known = probe.ask(get(_INSTANCE_VERSIONS[0], path=_INSTANCE))
+    if known.status != HTTPStatus.OK:
+        return inconclusive(f"not offered: {_INSTANCE} is answered {known.status}")
+    reply = probe.ask(get(_NO_VERSION, path=_INSTANCE))
+    if reply.status != HTTPStatus.BAD_REQUEST:
+        return breaks(f"api-version {_NO_VERSION}, which never existed, is answered {reply.status}, not 400")
+    newest = reply.content.get("newest-versions") if isinstance(reply.content, dict) else None
+    if newest is None:
+        return holds(f"api-version {_NO_VERSION} is answered 400, without the newest versions")
+    if newest == NEWEST:
+        return breaks(f"api-version {_NO_VERSION} is answered 400 with the versions of Scheduled Events: {newest}")
+    return holds(f"api-version {_NO_VERSION} is answered 400 with the newest versions {newest}")
+
+
 CHECKS = (
     Check("names", ("W7",), "Resources spells names as /metadata/instance does", _names_by_instance),
     Check("long-poll", ("X1",), "A GET is held until something changes", _holds_polls),
     Check("version-list", ("X2",), "/metadata/versions lists the api-versions", _lists_versions),
     Check("instance", ("X3",), "/metadata/instance tells who asks", _tells_instance),
+    Check("instance-format", ("R111",), "A single value of the instance needs format=text", _wants_text),
+    Check("instance-version", ("R111",), "/metadata/instance has api-versions of its own", _knows_its_versions),
 )

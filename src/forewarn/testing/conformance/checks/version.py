@@ -10,7 +10,17 @@ from typing import Any
 
 from forewarn.testing.conformance.check import Check, Phase
 from forewarn.testing.conformance.checks.transport import is_rfc1123
-from forewarn.testing.conformance.outcome import Outcome, Unseen, breaks, excerpt, judge, unseen
+from forewarn.testing.conformance.forms import judge_harmless, send
+from forewarn.testing.conformance.outcome import (
+    Inconclusive,
+    Outcome,
+    breaks,
+    excerpt,
+    holds,
+    inconclusive,
+    judge,
+    note,
+)
 from forewarn.testing.conformance.probe import Probe
 from forewarn.testing.conformance.request import get, post
 from forewarn.testing.conformance.table import EVENT_TYPES, NEWEST, PREVIEW, VERSION_ERRORS, VERSIONS, row
@@ -21,6 +31,8 @@ _UNSUPPORTED = ("2016-01-01", "2099-01-01", "2020-7-1", "x")
 _OF_THE_IMDS = ("2017-04-02", "2018-02-01", "2019-11-01", "2021-02-01")
 _LATEST = ("latest", "{latest}")
 _LEGACY_PATH = "/metadata/latest/scheduledevents"
+_DOCUMENT = ("DocumentIncarnation", "Events")
+_NOTED_MAX = 2
 _MAY_BE_MISSING = "2017-11-01"
 _ROLE_INSTANCE = re.compile(r".+_IN_\d+")
 _ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -29,7 +41,7 @@ _ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 def _wants_version(probe: Probe) -> Outcome:
     asked = {"no api-version": get(None), "an empty one": get("")}
     asked |= {f"api-version={name}": get(name) for name in _UNSUPPORTED}
-    asked["a POST without api-version"] = post(probe.harmless.body, None)
+    asked["a POST without api-version"] = post(probe.nothing, None)
     wrong = [
         f"{name} is answered {reply.status}, not 400"
         for name, request in asked.items()
@@ -40,7 +52,7 @@ def _wants_version(probe: Probe) -> Outcome:
 
 def says_versions(content: Any) -> bool:  # noqa: ANN401 - whatever JSON holds
     """Whether a body is that of R64."""
-    if not isinstance(content, dict) or list(content) != ["error", "newest-versions"]:
+    if not isinstance(content, dict) or set(content) != {"error", "newest-versions"}:
         return False
     return content["error"] in VERSION_ERRORS and content["newest-versions"] == NEWEST
 
@@ -61,6 +73,8 @@ def _supports_all(probe: Probe) -> Outcome:
     wrong = [f"{name} is answered {replies[name].status}" for name in missing if name != _MAY_BE_MISSING]
     if not wrong and missing and replies[_MAY_BE_MISSING].status != HTTPStatus.BAD_REQUEST:
         wrong = [f"{_MAY_BE_MISSING} is answered {replies[_MAY_BE_MISSING].status}"]
+    if not wrong:
+        probe.require_versions_to_count()
     if missing:
         return judge(wrong, f"all but {_MAY_BE_MISSING} are answered 200, as in the China cloud (A2)")
     return judge(wrong, f"all {len(VERSIONS)} api-versions are answered 200")
@@ -83,26 +97,26 @@ def _refuses_latest(probe: Probe) -> Outcome:
 
 
 def _mixes(probe: Probe) -> Outcome:
-    wrong = []
-    for name in probe.supported:
-        reply = probe.ask(post(probe.harmless.body, name))
-        if not probe.harmless.is_taken(reply):
-            wrong.append(f"a POST of {name} after a GET of {probe.version} is answered {reply.status}")
-    return judge(wrong, f"after a GET of {probe.version} a POST is understood in every api-version")
+    others = [name for name in probe.supported if name != probe.version]
+    if not others:
+        return inconclusive(f"{probe.version} alone is supported")
+    forms = {f"by a POST of {name} after a GET of {probe.version}": send(name) for name in others}
+    right = f"after a GET of {probe.version} a POST is told from nonsense in {len(others)} other api-versions"
+    return judge_harmless(probe, forms, right)
 
 
 # What each shows
 
 
 def _members(probe: Probe, *, later: bool) -> Outcome:
-    """Members of a later version, or members that are missing or in another order."""
+    """Members of a later version, or members that are missing."""
     wrong = []
     seen: list[str] = []
     for name in probe.supported:
         expected = row(name).members
         try:
             events = probe.events(name)
-        except Unseen:
+        except Inconclusive:
             continue
         seen.append(name)
         for event in events:
@@ -111,12 +125,9 @@ def _members(probe: Probe, *, later: bool) -> Outcome:
                 wrong += [f"{name} shows {member}" for member in more]
             else:
                 wrong += [f"{name} lacks {member}" for member in expected if member not in event]
-                kept = [member for member in event if member in expected]
-                if kept != [member for member in expected if member in event]:
-                    wrong.append(f"{name} has the order {', '.join(event)}")
     if not seen:
-        return unseen("the document holds no event now")
-    what = "no member beyond its own" if later else "all of its members in order"
+        return inconclusive("the document holds no event now")
+    what = "no member beyond its own" if later else "all of its members"
     return judge(wrong, f"each of {len(seen)} api-versions shows {what}")
 
 
@@ -128,9 +139,29 @@ def _shows_its_members(probe: Probe) -> Outcome:
     return _members(probe, later=False)
 
 
+def _orders_members(probe: Probe) -> Outcome:
+    """R112: JSON objects have no order; real endpoints have been seen with this one."""
+    other: list[str] = []
+    seen = 0
+    for name in probe.supported:
+        content = probe.shown(name).content
+        if set(content) == set(_DOCUMENT) and list(content) != list(_DOCUMENT):
+            other.append(f"{name} has the order {', '.join(content)}")
+        for event in probe.shown(name).events:
+            seen += 1
+            known = [member for member in event if member in row(name).members]
+            if known != [member for member in row(name).members if member in event]:
+                other.append(f"{name} has the order {', '.join(event)}")
+    if other:
+        return note("; ".join(dict.fromkeys(other[:_NOTED_MAX])))
+    if not seen:
+        return inconclusive("the document holds no event now")
+    return holds(f"{seen} events of {len(probe.supported)} api-versions have their members in the order of captures")
+
+
 def _leaves_out_newer_types(probe: Probe) -> Outcome:
     if not probe.views.is_steady:
-        return unseen("the document changed while api-versions were compared")
+        return inconclusive("the document changed while api-versions were compared")
     newest = probe.shown().by_id()
     wrong = []
     new_types: set[str] = set()
@@ -145,21 +176,27 @@ def _leaves_out_newer_types(probe: Probe) -> Outcome:
             if event_type in EVENT_TYPES - row(name).types:
                 wrong.append(f"{name} shows an event of type {event_type}")
             new_types |= {event_type} & {"Preempt", "Terminate"}
+    if not wrong and not any(new_types - row(name).types for name in probe.supported):
+        return inconclusive("no event is of a type that a supported api-version leaves out")
     if wrong or new_types:
         return judge(wrong, f"events of type {' and '.join(sorted(new_types))} are left out of older api-versions")
-    return unseen("no event is of type Preempt or Terminate now")
+    return inconclusive("no event is of type Preempt or Terminate now")
 
 
 def _shares_the_incarnation(probe: Probe) -> Outcome:
     if not probe.views.is_steady:
-        return unseen("the document changed while api-versions were compared")
+        return inconclusive("the document changed while api-versions were compared")
     supported = probe.supported
+    if len(supported) == 1:
+        return inconclusive(f"{supported[0]} alone is supported")
     newest = probe.shown().incarnation
     wrong = [
         f"{name} has DocumentIncarnation {probe.shown(name).incarnation}, {supported[0]} has {newest}"
         for name in supported
         if probe.shown(name).incarnation != newest
     ]
+    if not wrong:
+        probe.require_versions_to_count()
     return judge(wrong, f"{len(supported)} api-versions show DocumentIncarnation {newest}")
 
 
@@ -167,15 +204,15 @@ def _paired(probe: Probe) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Each event in the preview, beside itself in the newest version."""
     if not probe.views.is_steady:
         msg = "the document changed while api-versions were compared"
-        raise Unseen(msg)
+        raise Inconclusive(msg)
     old, new = probe.shown(PREVIEW).by_id(), probe.shown().by_id()
     if probe.version == PREVIEW:
         msg = "there is no later api-version to compare 2017-03-01 with"
-        raise Unseen(msg)
+        raise Inconclusive(msg)
     pairs = [(old[event_id], new[event_id]) for event_id in old if event_id in new]
     if not pairs:
         msg = "2017-03-01 shows no event now"
-        raise Unseen(msg)
+        raise Inconclusive(msg)
     return pairs
 
 
@@ -193,6 +230,8 @@ def _prefixes_names(probe: Probe) -> Outcome:
                 wrong.append(f"{before} is called {after} in 2017-03-01")
         if len(names) != len(old.get("Resources") or []):
             wrong.append("2017-03-01 has another number of Resources")
+    if not wrong and not prefixed + plain:
+        return inconclusive("no event names a resource in 2017-03-01")
     if plain:
         return judge(wrong, f"{plain} role instances have no underscore, {prefixed} other names have one")
     return judge(wrong, f"{prefixed} names begin with an underscore in 2017-03-01")
@@ -208,12 +247,13 @@ def _later_not_before_is_rfc1123(probe: Probe) -> Outcome:
                 if isinstance(text, str) and text:
                     seen += 1
                     wrong += [] if is_rfc1123(text) else [f"{name} has NotBefore {text}"]
-    return judge(wrong, "NotBefore is in RFC 1123, as GMT") if seen else unseen("no event has a NotBefore now")
+    return judge(wrong, "NotBefore is in RFC 1123, as GMT") if seen else inconclusive("no event has a NotBefore now")
 
 
 def _preview_not_before(probe: Probe) -> Outcome:
     wrong = []
     forms = set()
+    compared = 0
     for old, new in _paired(probe):
         texts = str(old.get("NotBefore")), str(new.get("NotBefore"))
         if not all(texts):
@@ -221,12 +261,19 @@ def _preview_not_before(probe: Probe) -> Outcome:
         forms.add("iso" if _ISO.fullmatch(texts[0]) else "rfc1123" if is_rfc1123(texts[0]) else "neither")
         if "neither" in forms:
             return breaks(f"2017-03-01 has NotBefore {texts[0]}")
-        if is_rfc1123(texts[1]) and _moment(texts[0]) != parsedate_to_datetime(texts[1]):
+        if not is_rfc1123(texts[1]):
+            continue
+        compared += 1
+        if _moment(texts[0]) != parsedate_to_datetime(texts[1]):
             wrong.append(f"2017-03-01 has NotBefore {texts[0]}, {probe.version} has {texts[1]}")
     if not forms:
-        return unseen("2017-03-01 shows no event with a NotBefore now")
+        return inconclusive("2017-03-01 shows no event with a NotBefore now")
     if len(forms) > 1:
         return breaks("2017-03-01 shows NotBefore in two forms")
+    if not compared:
+        return inconclusive(f"{probe.version} shows no NotBefore in RFC 1123 to compare with")
+    if not wrong:
+        probe.require_versions_to_count()
     return judge(wrong, f"2017-03-01 shows the same moment in its own form (A1: {forms.pop()})")
 
 
@@ -242,11 +289,12 @@ def _moment(text: str) -> datetime:
 CHECKS = (
     Check("version-missing", ("R15",), "A missing or unsupported api-version is answered 400", _wants_version),
     Check("version-body", ("R64",), "The answer recommends the three newest api-versions", _says_which),
-    Check("versions", ("R16", "A2"), "Every api-version is supported", _supports_all),
+    Check("versions", ("R16", "A2"), "Every api-version is supported", _supports_all, needs_document=False),
     Check("versions-imds", ("R24",), "Api-versions of the IMDS alone are not supported", _refuses_versions_of_the_imds),
     Check("version-latest", ("R22", "A4"), "There is no api-version 'latest'", _refuses_latest),
     Check("versions-mixed", ("R23", "W6"), "Api-versions may be mixed", _mixes),
-    Check("members", ("R16",), "An event has the members of its api-version, in order", _shows_its_members),
+    Check("members", ("R16",), "An event has the members of its api-version", _shows_its_members),
+    Check("member-order", ("R26", "R112"), "Members come in the order of captures", _orders_members),
     Check("members-later", ("R18", "W1"), "An event has no member of a later api-version", _shows_no_later_member),
     Check("types", ("R19",), "Events of newer types are left out of older api-versions", _leaves_out_newer_types),
     Check("incarnation-shared", ("R19", "R42"), "All api-versions show the same incarnation", _shares_the_incarnation),
