@@ -106,7 +106,7 @@ def _is_one_change(before: Shown, after: Shown) -> bool:
 
 CHECKS = (
     Check("document", ("R25",), "The document has two members and an array of events", _has_two_members),
-    Check("document-compact", ("R26",), "The document is compact JSON", _is_compact),
+    Check("document-compact", ("R26", "R112"), "The document is compact JSON", _is_compact),
     Check("document-repeated", ("R28",), "GET changes nothing", _repeats_itself, Phase.AFTERWARDS),
     Check("incarnation", ("R41",), "DocumentIncarnation is an integer", _is_integer),
     Check("incarnation-set", ("W9",), "DocumentIncarnation is not 0", _is_set),
