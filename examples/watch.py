@@ -34,7 +34,7 @@ def own_name(client: Client) -> str:
 def approve(client: Client, event: Event) -> None:
     """Tell the platform that it need not wait any longer."""
     try:
-        client.approve([event])
+        client.approve(event)
     except EndpointRefused as error:
         print(f"not approved: {error}", flush=True)  # it is gone already, or will start at its time
     else:

@@ -315,7 +315,7 @@ def test_a_version_is_found_that_the_endpoint_takes(
     assert found.resources == (("vm-1",) if taken == "2017-03-01" else ("_vm-1",))
     asked = len(endpoint.heard)
     assert asked <= 7
-    client.approve([found])
+    client.approve(found)
     assert client.version == taken
     assert [(heard.method, heard.version) for heard in endpoint.heard[asked:]] == [("POST", taken)]
 
@@ -346,7 +346,7 @@ def test_an_approval_that_nobody_answers_ends(drives: Drives, endpoint: Faulty) 
     endpoint.script(nothing())
     pace = replace(QUICK, first_timeout_s=SHORT, retry_for_s=1.5 * SHORT)
     with drives(endpoint.url, pace) as client, pytest.raises(EndpointUnreachable):
-        client.approve([FIRST])
+        client.approve(FIRST)
     assert len(endpoint.heard) <= 2
 
 
@@ -354,7 +354,7 @@ def test_a_refused_approval_is_not_repeated(client: Driver, endpoint: Faulty) ->
     """R55: asking again would change nothing."""
     endpoint.script(says(b'{ "error": "Bad request: . EventId is not known" }', 400))
     with pytest.raises(EndpointRefused, match=r"answered 400 for an approval: Bad request: \. EventId is not known"):
-        client.approve([FIRST])
+        client.approve(FIRST)
     assert len(endpoint.heard) == 1
 
 
@@ -378,7 +378,7 @@ def test_a_watch_can_approve_and_fetch_in_between(client: Driver, endpoint: Faul
     for change in client.watch():
         told.append((change.kind, change.event.id))
         if change.kind is ChangeKind.PREPARE and len(told) == 1:
-            client.approve([change.event])
+            client.approve(change.event)
             assert len(client.fetch().events) == 2
         if len(told) == 4:
             break
@@ -392,7 +392,7 @@ def test_a_watch_can_approve_and_fetch_in_between(client: Driver, endpoint: Faul
 def test_one_connection_is_kept(client: Driver, endpoint: Faulty) -> None:
     """R6, R97."""
     list(islice(client.follow(), 5))
-    client.approve([FIRST])
+    client.approve(FIRST)
     assert endpoint.connections == 1
 
 
@@ -410,7 +410,7 @@ def test_an_endpoint_may_close_the_connection_between_polls(
     with drives(endpoint.url, replace(QUICK, poll_interval_s=0.1)) as client:
         assert [type(one) for one in islice(client.follow(), 4)] == [Seen] * 4
         time.sleep(0.1)
-        client.approve([FIRST])
+        client.approve(FIRST)
     assert endpoint.connections == 5
 
 
@@ -421,14 +421,14 @@ def test_no_proxy_is_asked(drives: Drives, endpoint: Faulty, monkeypatch: pytest
     monkeypatch.delenv("no_proxy", raising=False)
     with drives(endpoint.url) as client:
         assert client.fetch().events
-        client.approve([FIRST])
+        client.approve(FIRST)
     assert len(endpoint.heard) == 2
 
 
 def test_every_request_is_one_of_the_protocol(client: Driver, endpoint: Faulty) -> None:
     """R10, R13, R47."""
     client.fetch()
-    client.approve([FIRST])
+    client.approve(FIRST)
     for heard in endpoint.heard:
         assert heard.headers["metadata"] == "true"
         assert heard.headers["host"] == f"127.0.0.1:{endpoint.port}"

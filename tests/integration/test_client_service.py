@@ -66,7 +66,7 @@ def test_the_life_of_an_event_is_told(drives: Drives, service: Running, vm: Vm, 
         timer.start()
         prepare = next(told)
         timer.join()
-        client.approve([prepare.event])
+        client.approve(prepare.event)
         started = next(told)
         service.complete(vm)
         recovered = next(told)
@@ -126,7 +126,7 @@ def test_an_unknown_event_is_refused(client: Driver, service: Running, vm: Vm) -
     with pytest.raises(EndpointRefused, match=r"answered 400 for an approval: Bad request: \. EventId is not known"):
         client.approve([event_id, UNKNOWN])
     assert not service.is_approved(event_id)
-    client.approve([event_id.lower()])
+    client.approve(event_id.lower())
     assert service.is_approved(event_id)
 
 
@@ -134,11 +134,11 @@ def test_an_approval_may_be_repeated(client: Driver, service: Running, vm: Vm) -
     """R49, W5: also after it has started, and after it is over."""
     event_id = service.event(vm)
     for _ in range(2):
-        client.approve([event_id])
+        client.approve(event_id)
     assert client.fetch().events[0].is_started
-    client.approve([event_id])
+    client.approve(event_id)
     service.complete(vm)
-    client.approve([event_id])
+    client.approve(event_id)
 
 
 def test_a_vm_that_nobody_knows_is_refused(drives: Drives, service: Running) -> None:
@@ -155,7 +155,7 @@ def test_an_older_version_can_be_asked_for(drives: Drives, service: Running, vm:
     event_id = service.event(vm)
     with drives(service.url, HELD, vm.address, versions=[version]) as client:
         (event,) = client.fetch().events
-        client.approve([event])
+        client.approve(event)
     assert (event.id, event.resources) == (event_id, (vm.name,))
     assert event.not_before is not None
     assert event.source == ("Platform" if version == "2019-08-01" else "")
@@ -177,7 +177,7 @@ def test_all_events_of_the_scope_are_told(drives: Drives, service: Running) -> N
         change = next(client.watch())
         assert change.event.affects(second.name)
         assert not change.event.affects(first.name)
-        client.approve([change.event])
+        client.approve(change.event)
         service.complete(second)
 
 
@@ -242,7 +242,7 @@ async def test_a_task_approves_while_another_follows(service: Running, vm: Vm) -
 
         watching = asyncio.create_task(watch())
         prepare = await changes.get()
-        await asyncio.gather(client.approve([prepare.event]), client.approve_once([prepare.event]), client.fetch())
+        await asyncio.gather(client.approve(prepare.event), client.approve_once(prepare.event), client.fetch())
         started = await changes.get()
         watching.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -272,7 +272,7 @@ async def test_a_canceled_request_leaves_the_client_whole(service: Running, vm: 
 async def test_approving_once_is_not_repeated() -> None:
     async with AsyncClient("http://127.0.0.1:9") as client:
         with pytest.raises(EndpointUnreachable, match="Connection refused"):
-            await client.approve_once([UNKNOWN])
+            await client.approve_once(UNKNOWN)
 
 
 def test_threads_may_share_a_client(service: Running, vm: Vm) -> None:

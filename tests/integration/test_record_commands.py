@@ -115,7 +115,7 @@ def test_a_transcript_is_replayed_until_told_to_stop(recorded: Path) -> None:
         assert match is not None, ready
         with Client(match[1]) as client:
             wait_for(lambda: client.fetch().incarnation == 2)
-            client.approve([client.fetch().events[0].id])
+            client.approve(client.fetch().events[0].id)
         told = sorted([process.stdout.readline(), process.stdout.readline()], key=len)
         assert re.fullmatch(r" +\d\.\d s  approved: C7061BAC-AFDC-4513-B24B-AA5F13A16123\n", told[0])
         assert "the transcript has ended: the last answer stays until Ctrl-C" in told[1]

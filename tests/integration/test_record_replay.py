@@ -54,8 +54,8 @@ def test_approvals_are_taken_and_told(lived: tuple[Transcript, str]) -> None:
     with replayed(scheduled) as (url, approved):
         with Client(url) as client:
             assert [each.id for each in client.fetch().events] == [event_id]
-            client.approve([event_id])
-            client.approve([stranger])
+            client.approve(event_id)
+            client.approve(stranger)
         with wire_to(url) as wire:
             assert wire.ask(post(b"{}")).status == 400
             answer = wire.ask(post(approval(event_id), version="2019-08-01"))

@@ -254,7 +254,7 @@ def test_our_own_client(scheduled_events: ScheduledEvents) -> None:
     event = scheduled_events.schedule("Freeze")
     with Client(scheduled_events.url) as client:
         assert client.fetch().events[0].id == event.id
-        client.approve([event.id])
+        client.approve(event.id)
     assert event.status == "Started"
 
 

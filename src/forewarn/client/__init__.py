@@ -7,7 +7,7 @@ imported.
 from __future__ import annotations
 
 from forewarn.client.change import Change, ChangeKind, diff
-from forewarn.client.client import AsyncClient, Client
+from forewarn.client.client import AsyncClient, Client, Stop
 from forewarn.client.flow import API_VERSIONS, Missed, Seen
 from forewarn.client.pace import Pace
 from forewarn.client.transport import DEFAULT_URL
@@ -30,5 +30,6 @@ __all__ = [
     "Missed",
     "Pace",
     "Seen",
+    "Stop",
     "diff",
 ]

@@ -7,9 +7,10 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from types import TracebackType
-from typing import Self, TypeAlias, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from forewarn.client.change import Change
+from forewarn.client.deadline import LOOK_S
 from forewarn.client.exchange import Answer, Pause, Request
 from forewarn.client.flow import API_VERSIONS, Conversation, Flow, Missed, Seen
 from forewarn.client.pace import Pace
@@ -17,15 +18,28 @@ from forewarn.client.transport import DEFAULT_URL, AsyncHttp, AsyncTransport, Ht
 from forewarn.errors import EndpointUnreachable
 from forewarn.wire.document import Document, Event
 
-__all__ = ["AsyncClient", "Client"]
+__all__ = ["AsyncClient", "Client", "Stop"]
 
 T = TypeVar("T")
 S = TypeVar("S")
 
+Events: TypeAlias = Event | str | Iterable[Event | str]
+"""One event or several, each as such or by its id."""
+
 _Came: TypeAlias = Answer | EndpointUnreachable | None
 """What came of a request; None after a pause, and to begin with."""
 
+_CLOSED = "the client is closed"
+
 _Endless: TypeAlias = Generator[Request | Pause | S, Answer | None, None]
+
+
+class Stop(Protocol):
+    """What ends a `Client.watch` once it is set: a `threading.Event`, for example."""
+
+    def is_set(self) -> bool:
+        """Whether to end; looked at several times a second."""
+        ...
 
 
 class Client:
@@ -37,7 +51,9 @@ class Client:
             for change in client.watch():
                 if change.kind is ChangeKind.PREPARE:
                     ...
-                    client.approve([change.event.id])
+                    client.approve(change.event)
+
+    Several threads may use it at the same time, and any of them may close it.
 
     Args:
         url: The endpoint, without path.
@@ -46,7 +62,7 @@ class Client:
         versions: Api-versions to try, newest first.
         transport: Carries out requests; None for sockets to `url`.
         chance: Gives numbers from 0 to 1, to spread retries.
-        sleep: Lets seconds pass.
+        sleep: Lets seconds pass; None for sleeping, which `close` and a stop interrupt.
 
     Raises:
         ConfigError: The URL is none.
@@ -61,11 +77,12 @@ class Client:
         versions: Iterable[str] = API_VERSIONS,
         transport: Transport | None = None,
         chance: Callable[[], float] = random.random,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
     ) -> None:
         self._transport = transport or Http(url, source_address)
         self._conversation = Conversation(pace or Pace(), versions, chance)
         self._sleep = sleep
+        self._is_closed = False
 
     @property
     def version(self) -> str:
@@ -80,8 +97,8 @@ class Client:
         """
         return self._finish(self._conversation.fetch())
 
-    def approve(self, events: Iterable[Event | str]) -> None:
-        """Approve events, given as such or by their ids. May be repeated (R49).
+    def approve(self, events: Events) -> None:
+        """Approve one event or several, each given as such or by its id. May be repeated (R49).
 
         Raises:
             EndpointRefused: At least one id is not known to the endpoint; none was approved (R55).
@@ -97,16 +114,25 @@ class Client:
         """
         return self._finish(self._conversation.name())
 
-    def watch(self) -> Iterator[Change]:
-        """What becomes of each event, for ever. Failures are retried; `follow` tells of them."""
-        return self._run(self._conversation.watch())
+    def watch(self, stop: Stop | None = None) -> Iterator[Change]:
+        """What becomes of each event. Failures are retried; `follow` tells of them.
 
-    def follow(self) -> Iterator[Seen | Missed]:
-        """Every answer and every failure, for ever."""
-        return self._run(self._conversation.follow())
+        Args:
+            stop: Ends it once it is set, from any thread or from a signal handler; None: only `close` does. Both also
+                end a request that is held, within a fraction of a second; one that connects, within 5 s.
+        """
+        return self._run(self._conversation.watch(), stop)
+
+    def follow(self, stop: Stop | None = None) -> Iterator[Seen | Missed]:
+        """Every answer and every failure, until it is stopped; see `watch`."""
+        return self._run(self._conversation.follow(), stop)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, and end what other threads do with this client.
+
+        A `watch` and a `follow` end; whatever else is under way or begun later raises `EndpointUnreachable`.
+        """
+        self._is_closed = True
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -126,26 +152,43 @@ class Client:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            came = self._perform(step)
+            if self._is_closed:
+                raise EndpointUnreachable(_CLOSED)
+            came = self._perform(step, lambda: self._is_closed)
 
-    def _run(self, flow: _Endless[S]) -> Iterator[S]:
-        """Carry out a flow that has no end, and hand on what it tells."""
+    def _run(self, flow: _Endless[S], stop: Stop | None) -> Iterator[S]:
+        """Carry out a flow that has no end, and hand on what it tells until it is stopped."""
+
+        def is_over() -> bool:
+            return self._is_closed or (stop is not None and stop.is_set())
+
         step = next(flow)
-        while True:
+        while not is_over():
             if isinstance(step, Request | Pause):
-                step = _resume(flow, self._perform(step))
+                came = self._perform(step, is_over)
+                if is_over():
+                    return
+                step = _resume(flow, came)
             else:
                 yield step
                 step = next(flow)
 
-    def _perform(self, step: Request | Pause) -> _Came:
+    def _perform(self, step: Request | Pause, is_over: Callable[[], bool]) -> _Came:
         if isinstance(step, Pause):
-            self._sleep(step.seconds)
+            self._pause(step.seconds, is_over)
             return None
         try:
-            return self._transport.send(step)
+            return self._transport.send(step, is_over)
         except EndpointUnreachable as error:
             return error
+
+    def _pause(self, span_s: float, is_over: Callable[[], bool]) -> None:
+        if self._sleep is not None:
+            self._sleep(span_s)
+            return
+        end_s = time.perf_counter() + span_s
+        while not is_over() and (left_s := end_s - time.perf_counter()) > 0:
+            time.sleep(min(left_s, LOOK_S))
 
 
 class AsyncClient:
@@ -166,6 +209,7 @@ class AsyncClient:
     ) -> None:
         self._transport = transport or AsyncHttp(url, source_address)
         self._conversation = Conversation(pace or Pace(), versions, chance)
+        self._closed = asyncio.Event()
 
     @property
     def version(self) -> str:
@@ -176,11 +220,11 @@ class AsyncClient:
         """The current document; see `Client.fetch`."""
         return await self._finish(self._conversation.fetch())
 
-    async def approve(self, events: Iterable[Event | str]) -> None:
+    async def approve(self, events: Events) -> None:
         """Approve events; see `Client.approve`."""
         await self._finish(self._conversation.approve(_ids(events)))
 
-    async def approve_once(self, events: Iterable[Event | str]) -> None:
+    async def approve_once(self, events: Events) -> None:
         """The same without retries, for who retries on its own."""
         await self._finish(self._conversation.approve_once(_ids(events)))
 
@@ -188,16 +232,24 @@ class AsyncClient:
         """This VM's own name; see `Client.name`."""
         return await self._finish(self._conversation.name())
 
-    def watch(self) -> AsyncGenerator[Change]:
-        """What becomes of each event, for ever; see `Client.watch`."""
-        return self._run(self._conversation.watch())
+    def watch(self, stop: asyncio.Event | None = None) -> AsyncGenerator[Change]:
+        """What becomes of each event.
 
-    def follow(self) -> AsyncGenerator[Seen | Missed]:
-        """Every answer and every failure, for ever."""
-        return self._run(self._conversation.follow())
+        Args:
+            stop: Ends it at once when it is set; None: only `close` does, and cancelling its task.
+        """
+        return self._run(self._conversation.watch(), stop)
+
+    def follow(self, stop: asyncio.Event | None = None) -> AsyncGenerator[Seen | Missed]:
+        """Every answer and every failure, until it is stopped; see `watch`."""
+        return self._run(self._conversation.follow(), stop)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, and end what other tasks do with this client; see `Client.close`.
+
+        From another thread, have the event loop run it: ``asyncio.run_coroutine_threadsafe(client.close(), loop)``.
+        """
+        self._closed.set()
         await self._transport.close()
 
     async def __aenter__(self) -> Self:
@@ -216,18 +268,36 @@ class AsyncClient:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            came = await self._perform(step)
+            if self._closed.is_set():
+                raise EndpointUnreachable(_CLOSED)
+            came = await self._perform(step, [self._closed])
 
-    async def _run(self, flow: _Endless[S]) -> AsyncGenerator[S]:
+    async def _run(self, flow: _Endless[S], stop: asyncio.Event | None) -> AsyncGenerator[S]:
+        ends = [self._closed] if stop is None else [self._closed, stop]
         step = next(flow)
-        while True:
+        while not any(end.is_set() for end in ends):
             if isinstance(step, Request | Pause):
-                step = _resume(flow, await self._perform(step))
+                came = await self._perform(step, ends)
+                if any(end.is_set() for end in ends):
+                    return
+                step = _resume(flow, came)
             else:
                 yield step
                 step = next(flow)
 
-    async def _perform(self, step: Request | Pause) -> _Came:
+    async def _perform(self, step: Request | Pause, ends: Iterable[asyncio.Event]) -> _Came:
+        """Carry out a step until it is done, or one of the events is set."""
+        doing = asyncio.ensure_future(self._carry_out(step))
+        tasks: list[asyncio.Future[Any]] = [doing, *(asyncio.ensure_future(end.wait()) for end in ends)]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return EndpointUnreachable(_CLOSED) if doing.cancelled() else doing.result()
+
+    async def _carry_out(self, step: Request | Pause) -> _Came:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return None
@@ -242,7 +312,8 @@ def _resume(flow: Generator[S, Answer | None, object], came: _Came) -> S:
     return flow.throw(came) if isinstance(came, EndpointUnreachable) else flow.send(came)
 
 
-def _ids(events: Iterable[Event | str]) -> list[str]:
-    if isinstance(events, str):
+def _ids(events: Events) -> list[str]:
+    """The id of each, once."""
+    if isinstance(events, Event | str):
         events = (events,)
     return list(dict.fromkeys(event if isinstance(event, str) else event.id for event in events))

@@ -1,4 +1,4 @@
-"""A time limit for a whole HTTP request. httpcore limits each of its steps, however many there are."""
+"""When a whole HTTP request has to be through, or is given up. httpcore limits each of its steps only."""
 
 from __future__ import annotations
 
@@ -6,24 +6,41 @@ import math
 import ssl
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import httpcore
 
-__all__ = ["Deadline", "DeadlineBackend"]
+__all__ = ["LOOK_S", "Deadline", "DeadlineBackend", "never"]
+
+LOOK_S = 0.2
+"""How often a waiting thread looks whether to go on. Nothing else wakes it from a read on every system."""
+
+
+def never() -> bool:
+    """Say that nothing is given up."""
+    return False
 
 
 class Deadline(threading.local):
-    """When the request of this thread has to be through, on the clock of `time.perf_counter`."""
+    """When the request of this thread has to be through.
+
+    Attributes:
+        at_s: On the clock of `time.perf_counter`.
+        is_given_up: Asked while it is under way.
+    """
 
     at_s = math.inf
+    is_given_up: Callable[[], bool] = staticmethod(never)
 
     def limit(self, timeout_s: float | None) -> float:
         """The time-out of one step of it.
 
         Raises:
-            ReadTimeout: No time is left.
+            ReadTimeout: No time is left, or the request is given up.
         """
+        if self.is_given_up():
+            msg = "the request was given up"
+            raise httpcore.ReadTimeout(msg)
         left_s = self.at_s - time.perf_counter()
         if left_s <= 0:
             msg = "the time is over"
@@ -60,7 +77,13 @@ class _Stream(httpcore.NetworkStream):
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """What has come, at least a byte."""
-        return self._stream.read(max_bytes, self._deadline.limit(timeout))
+        left_s = self._deadline.limit(timeout)
+        while left_s > LOOK_S:
+            try:
+                return self._stream.read(max_bytes, LOOK_S)
+            except httpcore.ReadTimeout:
+                left_s = self._deadline.limit(left_s - LOOK_S)
+        return self._stream.read(max_bytes, left_s)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send all of it."""

@@ -9,14 +9,14 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 from urllib.parse import urlsplit
 
 import httpcore
 
 from forewarn import __version__
-from forewarn.client.deadline import Deadline, DeadlineBackend
+from forewarn.client.deadline import Deadline, DeadlineBackend, never
 from forewarn.client.exchange import Answer, Request
 from forewarn.errors import ConfigError, EndpointUnreachable
 
@@ -56,11 +56,15 @@ _RESET = AttributeError
 class Transport(Protocol):
     """Carries out requests, one after the other or from several threads."""
 
-    def send(self, request: Request) -> Answer:
+    def send(self, request: Request, is_given_up: Callable[[], bool] = never) -> Answer:
         """The answer.
 
+        Args:
+            request: What to send.
+            is_given_up: Asked several times a second while it waits; once True, it waits no longer.
+
         Raises:
-            EndpointUnreachable: There was none, or not a whole one.
+            EndpointUnreachable: There was none, or not a whole one, or it was given up.
         """
         ...
 
@@ -137,9 +141,10 @@ class Http:
             socket_options=_probing(),
         )
 
-    def send(self, request: Request) -> Answer:
-        """Carry out one request."""
+    def send(self, request: Request, is_given_up: Callable[[], bool] = never) -> Answer:
+        """Carry out one request. While it connects, `is_given_up` is not asked."""
         began_s = time.perf_counter()
+        self._deadline.is_given_up = is_given_up
         self._deadline.at_s = began_s + request.timeout_s + self._connect_timeout_s
         try:
             response = self._pool.handle_request(_encode(self._url, request, self._connect_timeout_s))

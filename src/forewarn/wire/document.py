@@ -90,6 +90,10 @@ class Document:
         wanted = event_id.upper()
         return next((event for event in self.events if event.id == wanted), None)
 
+    def affecting(self, vm: str) -> tuple[Event, ...]:
+        """The events that hit that VM, in the order of the document; empty: none is ahead of it or under way (R60)."""
+        return tuple(event for event in self.events if event.affects(vm))
+
 
 def decode_document(body: bytes, version: str = "2020-07-01") -> Document:
     """Read what a GET answered.

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
+import threading
+from collections.abc import Callable
 
 import pytest
 
-from forewarn.client import BadAnswer, ChangeKind, Client, EndpointRefused, EndpointUnreachable, Missed, Pace, Seen
+from forewarn.client import (
+    BadAnswer,
+    ChangeKind,
+    Client,
+    EndpointRefused,
+    EndpointUnreachable,
+    Event,
+    Missed,
+    Pace,
+    Seen,
+)
+from forewarn.client.deadline import never
 from forewarn.client.exchange import Answer, Request
 from forewarn.client.transport import check_url
 from forewarn.errors import ConfigError
@@ -19,9 +33,11 @@ class Scripted:
     def __init__(self, *script: Step) -> None:
         self.script = list(script)
         self.requests: list[Request] = []
+        self.given_up: list[bool] = []
         self.is_closed = False
 
-    def send(self, request: Request) -> Answer:
+    def send(self, request: Request, is_given_up: Callable[[], bool] = never) -> Answer:
+        self.given_up.append(is_given_up())
         self.requests.append(request)
         step = self.script.pop(0)
         if isinstance(step, EndpointUnreachable):
@@ -60,9 +76,11 @@ def test_events_are_approved_as_such_or_by_id() -> None:
     assert json.loads(transport.requests[0].body) == {"StartRequests": [{"EventId": FIRST}, {"EventId": SECOND}]}
 
 
-def test_a_single_id_is_not_taken_for_many() -> None:
+@pytest.mark.parametrize("one", [event(), FIRST], ids=["event", "id"])
+def test_a_single_event_is_approved_as_such_or_by_its_id(one: Event | str) -> None:
+    """R47: an id is not taken for many."""
     transport = Scripted(Answer(status=200))
-    client(transport).approve(FIRST)
+    client(transport).approve(one)
     assert json.loads(transport.requests[0].body) == {"StartRequests": [{"EventId": FIRST}]}
 
 
@@ -82,7 +100,7 @@ def test_a_watch_goes_on_for_as_long_as_it_is_read() -> None:
     for change in talk.watch():
         kinds.append(change.kind)
         if change.kind is ChangeKind.PREPARE:
-            talk.approve([change.event])
+            talk.approve(change.event)
         if change.kind is ChangeKind.RECOVERED:
             break
     assert kinds == [ChangeKind.PREPARE, ChangeKind.STARTED, ChangeKind.RECOVERED]
@@ -102,6 +120,67 @@ def test_a_client_closes_what_it_opened() -> None:
         assert talk.version == "2020-07-01"
         assert not transport.is_closed
     assert transport.is_closed
+
+
+# Stopping
+
+
+def test_a_watch_that_is_stopped_before_it_begins_asks_nothing() -> None:
+    """R100."""
+    transport, stop = Scripted(), threading.Event()
+    stop.set()
+    assert list(client(transport).watch(stop)) == []
+    assert transport.requests == []
+
+
+def test_a_watch_ends_in_the_pause_in_which_it_is_stopped() -> None:
+    """R100, R104: what it has told is not lost, and nothing is asked afterwards."""
+    transport, stop = Scripted(ok(1, event()), AWAY), threading.Event()
+    talk = Client(
+        transport=transport, pace=Pace(wait_s=0), sleep=lambda _: stop.set() if not transport.script else None
+    )
+    assert [change.kind for change in talk.watch(stop)] == [ChangeKind.PREPARE]
+    assert len(transport.requests) == 2
+
+
+def test_a_request_that_is_given_up_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
+    """R104: neither the log nor who follows is told that the endpoint was away."""
+    stop = threading.Event()
+
+    class Given(Scripted):
+        def send(self, request: Request, is_given_up: Callable[[], bool] = never) -> Answer:
+            stop.set()
+            assert is_given_up()
+            return super().send(request)
+
+    with caplog.at_level(logging.INFO, "forewarn.client"):
+        for told in (client(Given(AWAY)).watch(stop), client(Given(AWAY)).follow(stop)):
+            assert list(told) == []
+            stop.clear()
+    assert caplog.messages == []
+
+
+def test_a_client_that_is_closed_asks_nothing_any_more() -> None:
+    transport = Scripted()
+    talk = client(transport)
+    talk.close()
+    assert list(talk.watch()) == list(talk.follow()) == []
+    for call in (talk.fetch, talk.name, lambda: talk.approve(FIRST)):
+        with pytest.raises(EndpointUnreachable, match=r"^the client is closed$"):
+            call()
+    assert transport.requests == []
+
+
+def test_what_is_under_way_when_the_client_is_closed_is_not_tried_again() -> None:
+    """R104: whether it was approved is not known."""
+    transport = Scripted(AWAY)
+    talk = Client(transport=transport, sleep=lambda _: talk.close())
+    with pytest.raises(EndpointUnreachable, match=r"^the client is closed$"):
+        talk.approve(FIRST)
+    assert len(transport.requests) == 1
+
+
+# Addresses
 
 
 @pytest.mark.parametrize(

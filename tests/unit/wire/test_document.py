@@ -48,6 +48,18 @@ def test_what_forewarn_writes_is_read_in_every_version(name: str) -> None:
     assert document.get(SECOND) is None
 
 
+def test_the_events_that_hit_a_vm_are_told_from_those_of_others() -> None:
+    """R58, R60: in the order of the document, names compared as they are written."""
+    third = "0A2B3C4D-0000-4000-8000-AA5F13A16123"
+    document = read(
+        {"EventId": FIRST, "Resources": ["web_0", "web_1"]},
+        {"EventId": SECOND, "Resources": ["web_1"]},
+        {"EventId": third, "Resources": ["web_0"]},
+    )
+    assert [event.id for event in document.affecting("web_0")] == [FIRST, third]
+    assert document.affecting("WEB_0") == document.affecting("web") == ()
+
+
 def test_a_started_event_has_no_not_before() -> None:
     """R36."""
     (event,) = decode_document(encode((EVENT, STARTED))).events
