@@ -185,6 +185,12 @@ class Feed:
             return True
         return (channel.epoch, channel.incarnation) != (audience.epoch, audience.incarnation)
 
+    def wake(self, keys: Iterable[str]) -> None:
+        """Let every held request of these audiences look again, though nothing has changed."""
+        for key in keys:
+            if key in self._channels:
+                self._channels[key].wake()
+
     def reload(self, documents: Iterable[Document]) -> None:
         """Show exactly these documents; an audience without one is disabled."""
         keys = set()

@@ -30,6 +30,9 @@ class FaultCommands(Committer):
     ) -> Fault:
         """Have something go wrong; see `Faults.inject` for what it takes and raises.
 
+        Requests that are held are answered that nothing has changed: the client asks again, and meets the fault now
+        rather than when its wait is over.
+
         Raises:
             NotFound: A VM does not exist.
         """
@@ -48,6 +51,8 @@ class FaultCommands(Committer):
             draft.note(EntryKind.FAULT_INJECTED, reason=fault.describe())
 
         await self._decide(load, decide, actor=actor)
+        if fault.strikes_documents:
+            self.feed.wake(keys)
         return fault
 
     @traced

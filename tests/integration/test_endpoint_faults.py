@@ -13,9 +13,9 @@ import pytest
 
 from forewarn.core.fault import FAULTS, Fault
 from forewarn.core.model import MaintenanceState
-from tests.support.service import Running, Vm, running
+from tests.support.service import Running, Vm, eventually, running
 from tests.support.spans import lasts
-from tests.support.wire import Wire, approval, get, post
+from tests.support.wire import LATEST, Wire, approval, get, post
 
 
 @pytest.fixture(scope="module")
@@ -246,6 +246,83 @@ def test_less_notice_than_promised(service: Running, vm: Vm, kind: str, notice_s
     other = service.vm()
     service.enable(other)
     assert service.schedule(other).notice == timedelta(minutes=15)
+
+
+# Requests that are held
+
+
+def poll() -> bytes:
+    """A long poll of a client that knows the document, for longer than the test waits."""
+    return get(LATEST, 'If-None-Match: "1"', "Prefer: wait=300")
+
+
+def hold(service: Running, vm: Vm, wire: Wire) -> None:
+    """Send a long poll, and wait until it is held."""
+    service.enable(vm)
+    wire.send(poll())
+    assert eventually(lambda: service.held(vm) == 1)
+
+
+@pytest.mark.parametrize("kind", ["503", "truncated", "refused", "late"])
+def test_a_fault_wakes_what_is_held(service: Running, vm: Vm, kind: str) -> None:
+    """R66, X1: told that nothing has changed, the client meets the fault with its next request."""
+    with service.wire(vm) as wire:
+        hold(service, vm, wire)
+        inject(service, vm, kind, count=1)
+        answer = wire.read()
+        assert (answer.status, answer.headers["preference-applied"]) == (304, "wait")
+        [fault] = service.service.faults.all
+        assert fault.struck == 0
+
+
+def test_a_long_poll_that_a_fault_strikes_is_not_held(service: Running, vm: Vm) -> None:
+    """R66, X1: it shows the fault at once, and in a whole document, for 304 has no body that could be damaged."""
+    whole = ask(service, vm).body
+    for kind in ("empty", "truncated", "text-plain", "no-events", "unknown-members"):
+        inject(service, vm, kind, count=1)
+        answer = ask(service, vm, poll())
+        assert (answer.status, "preference-applied" in answer.headers) == (200, False)
+        assert (answer.body, answer.headers["content-type"]) != (whole, "application/json; charset=utf-8")
+
+
+def test_a_long_poll_is_cut_or_told_late_at_once(service: Running, vm: Vm) -> None:
+    """R66, X1: a fault of time or of bytes does not begin when the wait is over."""
+    whole = ask(service, vm)
+    inject(service, vm, "reset", count=1)
+    with service.wire(vm) as wire:
+        wire.send(poll())
+        received, is_reset = all_of(wire)
+    assert is_reset
+    assert received.endswith(whole.body[: len(whole.body) // 2])
+    for kind in ("late", "slow-body", "slow-headers"):
+        inject(service, vm, kind, delay=timedelta(seconds=0.1), count=1)
+        assert ask(service, vm, poll()).body == whole.body
+    inject(service, vm, "time-out", delay=timedelta(seconds=0.1), count=1)
+    with service.wire(vm) as wire:
+        wire.send(poll())
+        assert wire.sock.recv(1) == b""
+
+
+def test_a_fault_wakes_only_whom_it_strikes(service: Running, vm: Vm) -> None:
+    """R66, X1: neither another VM, nor anybody where only approvals or later announcements meet it."""
+    other = service.vm()
+    with service.wire(vm) as wire:
+        hold(service, vm, wire)
+        inject(service, other, "503")
+        inject(service, vm, "503", method="POST")
+        inject(service, vm, "short-notice")
+        assert service.held(vm) == 1
+        assert not wire.has_more
+
+
+def test_a_fault_for_everybody_wakes_everybody(service: Running) -> None:
+    """R66, X1."""
+    first, second = service.vm(), service.vm()
+    with service.wire(first) as one, service.wire(second) as another:
+        hold(service, first, one)
+        hold(service, second, another)
+        service.run(service.service.engine.inject("503", actor="operator:test"))
+        assert [one.read().status, another.read().status] == [304, 304]
 
 
 # For whom, how often, how long

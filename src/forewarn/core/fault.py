@@ -242,6 +242,11 @@ class Fault:
     delay: timedelta = timedelta(0)
     struck: int = 0
 
+    @property
+    def strikes_documents(self) -> bool:
+        """Whether a client that asks for its document may meet it."""
+        return self.method in {"", "GET"} and self.kind.place not in {Place.NOTICE, Place.ONCE}
+
     def describe(self) -> str:
         """In one line: what, for whom, how often, how long."""
         words = [self.kind.name, f"for {', '.join(self.vms)}" if self.vms else "for every VM"]

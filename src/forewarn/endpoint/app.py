@@ -263,7 +263,9 @@ class MetadataApp:
     async def _document(self, request: Request, connection: Connection, caller: Caller, index: int) -> Response:
         channel = await self._enabled(connection, caller)
         headers = {}
-        known = ",".join(request.headers.getlist("if-none-match"))
+        # A fault shows at once and in a whole document: one that waited would come late, and 304 has nothing to damage.
+        is_struck = request.scope["state"].get("fault") is not None
+        known = "" if is_struck else ",".join(request.headers.getlist("if-none-match"))
         if known and imds.is_not_modified(known, channel.incarnation):
             wait_s = self._wait_s(request)
             if wait_s > 0:
