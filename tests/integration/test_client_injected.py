@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from typing import get_args
 
 import pytest
 
 from forewarn.client import ChangeKind, Client, Pace
 from forewarn.core.fault import FAULTS, Place
-from forewarn.testing import ScheduledEvents, loop
+from forewarn.testing import FaultName, ScheduledEvents, loop
 from tests.support.drivers import DRIVERS, Drives
 from tests.support.service import eventually
 from tests.support.spans import GUARD_S
@@ -36,7 +38,7 @@ def is_held(events: ScheduledEvents) -> bool:
     return loop.run(lambda: len(channel._waiters)) > 0
 
 
-def comes_through(drives: Drives, pace: Pace, kind: str) -> str:
+def comes_through(drives: Drives, pace: Pace, kind: FaultName) -> str:
     """Have that fault strike a client that waits, then announce an event; hands back what there is to complain of."""
     with ScheduledEvents() as events, ThreadPoolExecutor(1) as threads:
         watching = threads.submit(told_and_approved, drives, events.url, pace)
@@ -57,7 +59,7 @@ def comes_through(drives: Drives, pace: Pace, kind: str) -> str:
 def test_a_watch_at_the_default_pace_comes_through_every_fault(drives: Drives, pace: Pace) -> None:
     """R66, R100, R104, X1: a fault reaches a client whose request is held, and it goes on as if nothing had been."""
     with ThreadPoolExecutor(len(FAULTS)) as threads:
-        found = list(threads.map(lambda kind: comes_through(drives, pace, kind), FAULTS))
+        found = list(threads.map(partial(comes_through, drives, pace), get_args(FaultName)))
     assert [fault for fault in found if fault] == []
 
 

@@ -10,6 +10,7 @@ import unittest
 import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -286,7 +287,7 @@ def test_faults_strike_and_end(scheduled_events: ScheduledEvents) -> None:
     assert scheduled_events.clear_faults() == 1
     assert [e.fault for e in scheduled_events.requests] == ["503", "", "empty", ""]
     with pytest.raises(CallerError, match="unknown fault"):
-        scheduled_events.inject("sloth")
+        scheduled_events.inject("sloth")  # type: ignore[arg-type] # there is none
 
 
 @pytest.mark.scheduled_events(first_answer_delay="2m", enabled=False)
@@ -318,6 +319,58 @@ def test_a_client_is_told_what_it_relies_on(scheduled_events: ScheduledEvents) -
     assert codes == ["metadata-missing", "version-preview", "version-unknown", "version-missing"]
 
 
+def test_a_test_can_demand_that_there_is_nothing_to_warn_of(scheduled_events: ScheduledEvents) -> None:
+    """And is told which requests are at fault, and why."""
+    poll(scheduled_events.url)
+    scheduled_events.assert_no_warnings()
+    with requests.Session() as session:
+        session.trust_env = False
+        session.get(f"{scheduled_events.url}/metadata/scheduledevents?api-version=2017-03-01", timeout=GUARD_S)
+    with pytest.raises(AssertionError) as raised:
+        scheduled_events.assert_no_warnings()
+    first, *others = str(raised.value).splitlines()
+    assert first == "2 warnings about what clients asked:"
+    assert all(line.startswith("  vm-1: GET /metadata/scheduledevents?api-version=2017-03-01: it ") for line in others)
+    assert [line.rpartition(" ")[2] for line in others] == ["[metadata-missing]", "[version-preview]"]
+
+
+@pytest.mark.anyio
+async def test_an_async_test_can_demand_it_too(async_scheduled_events: AsyncScheduledEvents) -> None:
+    async with aiohttp.ClientSession(async_scheduled_events.url) as session, session.get(PATH) as answer:
+        assert answer.status == 400
+    with pytest.raises(AssertionError, match=r"\[metadata-missing\]"):
+        async_scheduled_events.assert_no_warnings()
+
+
+# What is shown
+
+
+def test_an_event_shows_where_it_stands() -> None:
+    """In the report of a test that fails; also when the service has ended, which nobody can ask any more."""
+    with ScheduledEvents("web-0") as events:
+        event = events.schedule("Reboot")
+        shown = [repr(event)]
+        events.approve(event)
+        shown.append(repr(event))
+        events.advance("1h")
+        shown.append(repr(event))
+    shown.append(repr(event))
+    assert [
+        text.removeprefix("<ScheduledEvent Reboot of web-0, ").removesuffix(f", {event.id}>") for text in shown
+    ] == [
+        "Scheduled for 2030-01-01 00:15:00Z",
+        "Started, approved by operator:test",
+        "Completed, approved by operator:test",
+        "status unknown (NotFound)",
+    ]
+
+
+@pytest.mark.scheduled_events(enabled=False)
+def test_what_was_announced_to_nobody_shows_that_it_has_no_id(scheduled_events: ScheduledEvents) -> None:
+    """R67."""
+    assert repr(scheduled_events.restart()) == "<ScheduledEvent Reboot of vm-1, Started, without an id>"
+
+
 # Bad input
 
 
@@ -331,6 +384,9 @@ def test_a_client_is_told_what_it_relies_on(scheduled_events: ScheduledEvents) -
         (lambda e: e.schedule("Freeze", turns_out_as="Reboot"), "cannot turn out as"),
         (lambda e: e.advance(-5), "cannot be advanced by a negative span"),
         (lambda e: e.fail_host("nowhere"), "host 'nowhere' does not exist"),
+        (lambda e: e.inject(503), r"fault 503 is a number, and faults are named by text: write inject\('503'\)"),
+        (lambda e: e.inject(HTTPStatus.GONE), r"fault 410 is a number.*: write inject\('410'\)"),
+        (lambda e: e.inject(418), "unknown fault 418: expected one of 404, 410"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_words(scheduled_events: ScheduledEvents, call: Any, words: str) -> None:  # noqa: ANN401 - a call

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from types import ModuleType
+from typing import Literal, get_args, get_origin
 
 from tools.reference.plain import row, table
 
@@ -41,7 +42,7 @@ def autodoc() -> str:
         text += f"\n## Everything in {module.__name__}\n\n```{{eval-rst}}\n.. currentmodule:: {module.__name__}\n\n"
         for name in _public(module):
             value = getattr(module, name)
-            kind = "autoclass" if inspect.isclass(value) else "autofunction" if callable(value) else "autodata"
+            kind = "autoclass" if inspect.isclass(value) else "autofunction" if inspect.isroutine(value) else "autodata"
             text += f".. {kind}:: {name}\n"
         text += "```\n"
     return text
@@ -50,10 +51,12 @@ def autodoc() -> str:
 def _public(module: ModuleType) -> list[str]:
     """Its names: classes, functions, then values."""
     kinds = {name: getattr(module, name) for name in module.__all__}
-    return sorted(kinds, key=lambda name: (not inspect.isclass(kinds[name]), not callable(kinds[name])))
+    return sorted(kinds, key=lambda name: (not inspect.isclass(kinds[name]), not inspect.isroutine(kinds[name])))
 
 
 def _summary(value: object) -> str:
+    if get_origin(value) is Literal:
+        return "For annotations: one of " + ", ".join(f"`{word}`" for word in get_args(value)) + "."
     if isinstance(value, str | tuple | list):
         return f"`{value!r}`"
     return (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")

@@ -10,13 +10,40 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from forewarn.core.fault import Fault
     from forewarn.testing.aio import AsyncScheduledEvents
     from forewarn.testing.event import ScheduledEvent
     from forewarn.testing.sync import ScheduledEvents
+    from forewarn.testing.values import EventTypeName, FaultName
+    from forewarn.wire.advice import Advice
+    from forewarn.wire.document import Document, Event
+    from forewarn.wire.exchange import Exchange
 
-__all__ = ["AsyncScheduledEvents", "ScheduledEvent", "ScheduledEvents"]
+__all__ = [
+    "Advice",
+    "AsyncScheduledEvents",
+    "Document",
+    "Event",
+    "EventTypeName",
+    "Exchange",
+    "Fault",
+    "FaultName",
+    "ScheduledEvent",
+    "ScheduledEvents",
+]
 
-_MODULES = {"AsyncScheduledEvents": "aio", "ScheduledEvent": "event", "ScheduledEvents": "sync"}
+_MODULES = {
+    "Advice": "forewarn.wire.advice",
+    "AsyncScheduledEvents": "forewarn.testing.aio",
+    "Document": "forewarn.wire.document",
+    "Event": "forewarn.wire.document",
+    "EventTypeName": "forewarn.testing.values",
+    "Exchange": "forewarn.wire.exchange",
+    "Fault": "forewarn.core.fault",
+    "FaultName": "forewarn.testing.values",
+    "ScheduledEvent": "forewarn.testing.event",
+    "ScheduledEvents": "forewarn.testing.sync",
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module holds
@@ -25,7 +52,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module holds
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
     try:
-        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return getattr(importlib.import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
         msg = f"{name} needs {error.name}, which is missing: pip install 'forewarn[testing]'"
         raise ModuleNotFoundError(msg, name=error.name) from error

@@ -121,3 +121,8 @@ class AsyncScheduledEvents:
     def warnings(self) -> list[tuple[Exchange, Advice]]:
         """Where a client relied on what real endpoints refuse or do not promise."""
         return self.events.warnings
+
+    def assert_no_warnings(self) -> None:
+        """Check that no client relied on that; see `ScheduledEvents.assert_no_warnings`."""
+        __tracebackhide__ = True
+        self.events.assert_no_warnings()

@@ -9,12 +9,14 @@ from typing import Self
 
 from forewarn.core.lifecycle import EVENT_STATUS, event_status
 from forewarn.core.model import Event, MaintenanceState
+from forewarn.errors import ForewarnError
 from forewarn.testing.lab import Announced
+from forewarn.testing.values import EventTypeName
 
 __all__ = ["ScheduledEvent"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ScheduledEvent:
     """What became of one operation for one audience.
 
@@ -29,11 +31,11 @@ class ScheduledEvent:
     """
 
     id: str
-    type: str
+    type: EventTypeName
     resources: tuple[str, ...]
     not_before: datetime | None
     maintenance_id: str
-    _look: Callable[[str], Announced] = field(repr=False, compare=False)
+    _look: Callable[[str], Announced] = field(compare=False)
 
     @classmethod
     def of(cls, announced: Announced, look: Callable[[str], Announced]) -> list[Self]:
@@ -52,6 +54,21 @@ class ScheduledEvent:
         maintenance, events = self._look(self.maintenance_id)
         event = self._of(events)
         return (EVENT_STATUS[maintenance.state] if event is None else event_status(event, maintenance)).value
+
+    def __repr__(self) -> str:
+        """What it is, where it stands now, and its id: for the report of a test that fails."""
+        words = [f"{self.type} of {', '.join(self.resources)}", self._described(), self.id or "without an id"]
+        return f"<ScheduledEvent {', '.join(words)}>"
+
+    def _described(self) -> str:
+        """Its status, and what brought that about or will."""
+        try:
+            status, approver = self.status, self.approved_by
+        except ForewarnError as error:  # the service may have ended
+            return f"status unknown ({type(error).__name__})"
+        is_ahead = status == "Scheduled" and self.not_before is not None
+        words = f"{status} for {self.not_before:%Y-%m-%d %H:%M:%S}Z" if is_ahead else status
+        return words if approver is None else f"{words}, approved by {approver}"
 
     @property
     def is_approved(self) -> bool:

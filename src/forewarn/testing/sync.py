@@ -13,7 +13,19 @@ from forewarn.core.request import Request
 from forewarn.testing import loop
 from forewarn.testing.event import ScheduledEvent
 from forewarn.testing.lab import ACTOR, Announced, Lab
-from forewarn.testing.values import AnyInventory, AnySpan, as_inventory, as_moment, as_span, request_of
+from forewarn.testing.values import (
+    AnyInventory,
+    AnySpan,
+    EventTypeName,
+    FaultName,
+    MethodName,
+    SourceName,
+    as_fault,
+    as_inventory,
+    as_moment,
+    as_span,
+    request_of,
+)
 from forewarn.wire.advice import Advice
 from forewarn.wire.document import Document
 from forewarn.wire.exchange import Exchange
@@ -87,15 +99,15 @@ class ScheduledEvents:
 
     def schedule(  # noqa: PLR0913 - what a maintenance is made of
         self,
-        type: str = "Freeze",
+        type: EventTypeName = "Freeze",
         vm: str | Sequence[str] | None = None,
         *,
         duration_s: int | None = None,
         notice: AnySpan | None = None,
         not_before: datetime | None = None,
-        source: str = "Platform",
+        source: SourceName = "Platform",
         description: str | None = None,
-        turns_out_as: str | None = None,
+        turns_out_as: EventTypeName | None = None,
     ) -> ScheduledEvent:
         """Announce maintenance for a VM, or for several at once; None: the first.
 
@@ -148,11 +160,11 @@ class ScheduledEvents:
     def maintain(  # noqa: PLR0913 - what a maintenance is made of
         self,
         host: str | Sequence[str],
-        type: str = "Freeze",
+        type: EventTypeName = "Freeze",
         *,
         duration_s: int | None = None,
         notice: AnySpan | None = None,
-        source: str = "Platform",
+        source: SourceName = "Platform",
         description: str | None = None,
     ) -> list[ScheduledEvent]:
         """Announce maintenance for hosts with all their VMs, as `schedule` does for VMs; an item for each event."""
@@ -194,10 +206,10 @@ class ScheduledEvents:
 
     def inject(  # noqa: PLR0913 - what a fault is made of
         self,
-        fault: str,
+        fault: FaultName,
         *,
         vm: str | Sequence[str] | None = None,
-        method: str = "",
+        method: MethodName = "",
         count: int | None = None,
         rate: float = 1.0,
         lasts: AnySpan | None = None,
@@ -219,7 +231,7 @@ class ScheduledEvents:
         """
         return loop.call(
             self._lab.inject(
-                fault,
+                as_fault(fault),
                 vms=[] if vm is None else self._names(vm),
                 method=method,
                 count=count,
@@ -262,6 +274,20 @@ class ScheduledEvents:
     def warnings(self) -> list[tuple[Exchange, Advice]]:
         """Where a client relied on what real endpoints refuse or do not promise."""
         return loop.run(self._lab.warnings)
+
+    def assert_no_warnings(self) -> None:
+        """Check that no client relied on what real endpoints refuse or do not promise.
+
+        Raises:
+            AssertionError: One did; the message says which request, and what is wrong or unwise about it.
+        """
+        __tracebackhide__ = True  # pytest shows the line of the test instead
+        lines = [
+            f"{exchange.vm}: {exchange.method} {exchange.target}: it {advice.text} ({advice.spec}) [{advice.code}]"
+            for exchange, advice in self.warnings
+        ]
+        if lines:
+            raise AssertionError("\n  ".join([f"{len(lines)} warnings about what clients asked:", *lines]))
 
     # Within
 

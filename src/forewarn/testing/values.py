@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import yaml
 
 from forewarn.core.causes import DEFAULT_CAUSE
+from forewarn.core.fault import FAULTS
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import EventType, Host, NotificationProfile, Source, VirtualMachine
 from forewarn.core.request import Request
@@ -17,7 +18,55 @@ from forewarn.errors import InvalidRequest
 from forewarn.span import parse_span
 from forewarn.wire.inventory import parse_inventory
 
-__all__ = ["AnyInventory", "AnySpan", "as_inventory", "as_moment", "as_span", "request_of"]
+__all__ = [
+    "AnyInventory",
+    "AnySpan",
+    "EventTypeName",
+    "FaultName",
+    "MethodName",
+    "SourceName",
+    "as_fault",
+    "as_inventory",
+    "as_moment",
+    "as_span",
+    "request_of",
+]
+
+EventTypeName: TypeAlias = Literal["Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"]
+"""`EventType`, as a type checker knows it."""
+
+SourceName: TypeAlias = Literal["Platform", "User"]
+"""`Source`, likewise."""
+
+MethodName: TypeAlias = Literal["", "GET", "POST"]
+"""Requests that a fault strikes; empty: both."""
+
+FaultName: TypeAlias = Literal[
+    "404",
+    "410",
+    "429",
+    "500",
+    "503",
+    "refused",
+    "reset",
+    "slow-headers",
+    "slow-body",
+    "time-out",
+    "late",
+    "empty",
+    "truncated",
+    "no-events",
+    "text-plain",
+    "unknown-members",
+    "unknown-type",
+    "repeated-event",
+    "stale",
+    "answered-twice",
+    "incarnation-reset",
+    "short-notice",
+    "no-notice",
+]
+"""The names in `FAULTS`, likewise."""
 
 AnySpan: TypeAlias = str | float | timedelta
 """``"15m"``, seconds, or a timedelta."""
@@ -42,6 +91,21 @@ def as_span(value: AnySpan) -> timedelta:
 def as_moment(value: datetime) -> datetime:
     """A moment in UTC; one without a time zone is taken for that."""
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def as_fault(value: object) -> str:
+    """The name of a kind of fault.
+
+    Raises:
+        InvalidRequest: There is none of that name.
+    """
+    if isinstance(value, str) and value in FAULTS:
+        return value
+    if isinstance(value, int) and str(int(value)) in FAULTS:
+        msg = f"fault {int(value)} is a number, and faults are named by text: write inject({str(int(value))!r})"
+        raise InvalidRequest(msg)
+    msg = f"unknown fault {value!r}: expected one of {', '.join(FAULTS)}"
+    raise InvalidRequest(msg)
 
 
 def as_inventory(value: AnyInventory) -> Inventory:
