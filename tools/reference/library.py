@@ -38,12 +38,15 @@ def library() -> str:
 def autodoc() -> str:
     """What the site adds to the page: everything by its docstring, as MyST."""
     text = ""
+    described: list[object] = []
     for module in map(importlib.import_module, MODULES):
         text += f"\n## Everything in {module.__name__}\n\n```{{eval-rst}}\n.. currentmodule:: {module.__name__}\n\n"
         for name in _public(module):
             value = getattr(module, name)
             kind = "autoclass" if inspect.isclass(value) else "autofunction" if inspect.isroutine(value) else "autodata"
-            text += f".. {kind}:: {name}\n"
+            again = "   :no-index:\n" if value in described else ""  # Sphinx wants one place that links lead to
+            text += f".. {kind}:: {name}\n{again}"
+            described.append(value)
         text += "```\n"
     return text
 
