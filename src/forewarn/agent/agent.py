@@ -28,6 +28,7 @@ from forewarn.agent.together import PeerState, Report, Verdict, may_approve
 from forewarn.client import AsyncClient, Document, EndpointError, Event, Missed, Seen
 from forewarn.clock import Clock
 from forewarn.errors import HookFailed, NotFound
+from forewarn.wire.document import event_key
 
 __all__ = ["Agent", "Reports"]
 
@@ -143,7 +144,7 @@ class Agent:
 
     def why(self, event_id: str) -> str:
         """What is waited for, in words."""
-        return self._whys.get(event_id, "")
+        return self._whys.get(event_key(event_id), "")
 
     def now(self) -> datetime:
         """The endpoint's time, as well as it is known."""
@@ -152,7 +153,7 @@ class Agent:
     def standings(self) -> dict[str, PeerState]:
         """What this VM tells its peers: of each event that names it and others, and has not started."""
         return {
-            record.event.id: standing(record)
+            record.event.key: standing(record)
             for record in self.records
             if record.gone_at is None
             and record.started_at is None
@@ -177,7 +178,7 @@ class Agent:
         ids = [
             record.event.id
             for record in self.records
-            if (event_id is None or record.event.id == event_id.upper())
+            if (event_id is None or record.event.key == event_key(event_id))
             and record.gone_at is None
             and record.started_at is None
             and record.approval is not Approval.ACCEPTED
@@ -202,7 +203,7 @@ class Agent:
         ids = []
         for record in self.records:
             failed = {step for step in (Step.RECOVER, Step.CANCELED) if record.has_failed(step)}
-            if failed and (event_id is None or record.event.id == event_id.upper()):
+            if failed and (event_id is None or record.event.key == event_key(event_id)):
                 self._book.change(record.event.id, runs={s: r for s, r in record.runs.items() if s not in failed})
                 ids.append(record.event.id)
         if not ids:
@@ -334,7 +335,7 @@ class Agent:
             if event_id not in self._book:
                 return None
             judgement = judge(self._book[event_id], now, self.configuration.margin, self._agree, self.records)
-            self._whys[event_id] = judgement.why
+            self._whys[event_key(event_id)] = judgement.why
             if judgement.action is None:
                 return judgement.look_again_at
             effect = self._decide(self._book[event_id], judgement.action)
@@ -344,7 +345,7 @@ class Agent:
         return self.now() + timedelta(seconds=_LOOK_AGAIN_MAX_S)
 
     def _agree(self, record: Record, cutoff: datetime | None) -> Verdict:
-        reports = self._reports.of(record.event.id) if self._reports is not None else {}
+        reports = self._reports.of(record.event.key) if self._reports is not None else {}
         return may_approve(record, self.vm, self.configuration.together, reports, self.now(), cutoff)
 
     def _decide(self, record: Record, action: Action) -> Callable[[], object] | None:
@@ -372,7 +373,7 @@ class Agent:
                 _log.warning("event %s started before this VM was prepared", event_id, extra=facts(record))
             case Forget():
                 finished = self._book.forget(event_id, self.now())
-                self._whys.pop(event_id, None)
+                self._whys.pop(event_key(event_id), None)
                 self.metrics.ended(record.event.type, finished.outcome)
                 _log.info("event %s is done with: %s", event_id, finished.outcome, extra=facts(record))
         return effect
@@ -400,11 +401,11 @@ class Agent:
 
     def _begin(self, record: Record, step: Step) -> None:
         event_id = record.event.id
-        task = self._works[event_id] = self._group_of().create_task(self._run_step(record, step))
+        task = self._works[event_key(event_id)] = self._group_of().create_task(self._run_step(record, step))
         task.add_done_callback(lambda _: self._note_unbegun(event_id, step))
 
     def _stop(self, event_id: str) -> None:
-        self._works[event_id].cancel()
+        self._works[event_key(event_id)].cancel()
 
     def _note_unbegun(self, event_id: str, step: Step) -> None:
         """Take down that a step has failed which was stopped before its task had its first turn."""

@@ -15,7 +15,7 @@ from forewarn.agent.judgement import ending
 from forewarn.agent.record import Approval, Finished, Record, Run, RunState
 from forewarn.agent.rule import LOG_ONLY, Rule, Step
 from forewarn.agent.state import Memory, State
-from forewarn.wire.document import Document, Event
+from forewarn.wire.document import Document, Event, event_key
 
 __all__ = ["Book", "facts"]
 
@@ -52,10 +52,10 @@ class Book:
         self._crowded: set[str] = set()
 
     def __contains__(self, event_id: str) -> bool:
-        return event_id in self._records
+        return event_key(event_id) in self._records
 
     def __getitem__(self, event_id: str) -> Record:
-        return self._records[event_id]
+        return self._records[event_key(event_id)]
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -69,7 +69,7 @@ class Book:
         state = self._memory.load()
         self.vm = self.vm or state.vm
         self.finished = state.finished
-        self._records = {record.event.id: _resume(record, now) for record in state.records}
+        self._records = {record.event.key: _resume(record, now) for record in state.records}
         for record in self._records.values():
             _log.info("event %s is taken up again", record.event.id, extra=facts(record))
 
@@ -88,15 +88,15 @@ class Book:
         """Bring the records up to a document."""
         self._document = document
         for event in document.events:
-            record = self._records.get(event.id)
+            record = self._records.get(event.key)
             if record is None:
                 self._meet(event, now)
             elif not _is_ending(record):
                 self._sight(record, event, now)
-        present = {event.id for event in document.events}
+        present = {event.key for event in document.events}
         self._crowded &= present
         for record in self.records:
-            if record.event.id not in present and record.gone_at is None:
+            if record.event.key not in present and record.gone_at is None:
                 _log.info("event %s is gone", record.event.id, extra=facts(record))
                 self.change(record.event.id, gone_at=now)
 
@@ -110,13 +110,13 @@ class Book:
 
     def _meet(self, event: Event, now: datetime) -> None:
         if len(self._records) >= self._records_max:
-            if event.id not in self._crowded:
-                self._crowded.add(event.id)
+            if event.key not in self._crowded:
+                self._crowded.add(event.key)
                 _log.error("event %s is left alone: there are %d already (events_max)", event.id, self._records_max)
             return
         rule = self._choose(event, now)
         record = Record(event=event, rule=rule, seen_at=now, started_at=now if event.is_started else None)
-        self._records[event.id] = record
+        self._records[event.key] = record
         self.is_dirty = True
         level = logging.DEBUG if rule is LOG_ONLY and not event.affects(self.vm) else logging.INFO
         _log.log(level, "event %s is seen: %s, %s", event.id, event.type, event.status, extra=facts(record))
@@ -131,26 +131,26 @@ class Book:
 
     def change(self, event_id: str, **members: Any) -> Record:  # noqa: ANN401 - members of a record
         """Replace members of a record."""
-        record = self._records[event_id]
+        record = self[event_id]
         changed = msgspec.structs.replace(record, **members)
         for place in changed.memory.keys() - changed.looks.keys():
             latest = max((look for other in self.records for look in other.looks.values()), default=0)
             changed = msgspec.structs.replace(changed, looks=changed.looks | {place: latest + 1})
         if changed != record:
-            self._records[event_id] = changed
+            self._records[event_key(event_id)] = changed
             self.is_dirty = True
         return changed
 
     def change_run(self, event_id: str, step: Step, **members: Any) -> Record:  # noqa: ANN401 - members of a run
         """Replace members of what became of a step."""
-        runs = self._records[event_id].runs
+        runs = self[event_id].runs
         return self.change(event_id, runs=runs | {step: msgspec.structs.replace(runs[step], **members)})
 
     def begin_run(self, event_id: str, step: Step, now: datetime) -> Record:
         """Write down that a step begins, perhaps once more."""
         if step in {Step.RECOVER, Step.CANCELED}:
-            self._hand_over(self._records[event_id])
-        runs = self._records[event_id].runs
+            self._hand_over(self[event_id])
+        runs = self[event_id].runs
         tries = runs[step].tries + 1 if step in runs else 1
         return self.change(event_id, runs=runs | {step: Run(state=RunState.RUNNING, began_at=now, tries=tries)})
 
@@ -170,7 +170,7 @@ class Book:
             sharers = [
                 (look, other, theirs)
                 for other in self.records
-                if other.event.id != record.event.id and not _is_undone(other)
+                if other.event.key != record.event.key and not _is_undone(other)
                 for theirs in (str(at) for at, each in enumerate(other.rule.handlers) if each == handler)
                 # One that is prepared may have found nothing worth remembering.
                 if (look := other.looks.get(theirs, sys.maxsize if other.is_done(Step.PREPARE) else 0))
@@ -187,19 +187,19 @@ class Book:
                 _, heir, _ = min(sharers, key=itemgetter(0))
             else:
                 continue
-            self.change(record.event.id, memory=self._records[record.event.id].memory | {mine: {}})
+            self.change(record.event.id, memory=self[record.event.id].memory | {mine: {}})
             _log.info("event %s takes over %s", heir.event.id, handler.name, extra=facts(heir))
 
     def give_up_run(self, event_id: str, step: Step, reason: str, now: datetime) -> Record:
         """Write down that a step has failed; it need not have begun."""
-        runs = self._records[event_id].runs
+        runs = self[event_id].runs
         run = runs.get(step) or Run(state=RunState.FAILED, began_at=now, tries=0)
         failed = msgspec.structs.replace(run, state=RunState.FAILED, ended_at=now, reason=reason)
         return self.change(event_id, runs=runs | {step: failed})
 
     def forget(self, event_id: str, now: datetime) -> Finished:
         """Take a record out of the book, and hand back what is kept of it."""
-        record = self._records.pop(event_id)
+        record = self._records.pop(event_key(event_id))
         is_canceled = Step.CANCELED in record.runs or (
             Step.RECOVER not in record.runs and ending(record) is Step.CANCELED
         )

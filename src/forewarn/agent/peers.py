@@ -224,7 +224,7 @@ class Peers:
     def _open_records(self) -> list[Record]:
         """Events about which this VM's peers are told."""
         records = () if self._speaker is None else self._speaker.records
-        return [record for record in records if record.event.id in (self._standings or {})]
+        return [record for record in records if record.event.key in (self._standings or {})]
 
     # Asking
 
@@ -243,7 +243,7 @@ class Peers:
     def _open_events(self, name: str) -> list[str]:
         """Events that concern that peer, for which its word may still make a difference."""
         return [
-            record.event.id
+            record.event.key
             for record in self._open_records()
             if record.approval is not Approval.ACCEPTED and record.event.affects(name) and name != self._vm
         ]

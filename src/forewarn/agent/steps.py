@@ -248,7 +248,7 @@ VARIABLES = {
     "FOREWARN_RULE": "name of the rule",
     "FOREWARN_PREPARED": "`true` when everything that the rule prepares is done, else `false`",
     "FOREWARN_REASON": "why there is an alert; empty at other steps",
-    "FOREWARN_EVENT_ID": "EventId, in upper case",
+    "FOREWARN_EVENT_ID": "EventId, exactly as the endpoint shows it",
     "FOREWARN_EVENT_TYPE": "`Freeze`, `Reboot`, `Redeploy`, `Preempt`, `Terminate`",
     "FOREWARN_EVENT_STATUS": "`Scheduled` or `Started`, as it was seen last",
     "FOREWARN_EVENT_RESOURCES": "names of the VMs that it hits, with commas in between",

@@ -55,8 +55,8 @@ def diff(previous: Document | None, current: Document) -> tuple[Change, ...]:
         previous: None for the first document that was ever seen: all its events are new.
         current: The document after it.
     """
-    before = {event.id: event for event in previous.events} if previous else {}
-    after = {event.id for event in current.events}
+    before = {event.key: event for event in previous.events} if previous else {}
+    after = {event.key for event in current.events}
     ended = [
         Change(
             kind=ChangeKind.RECOVERED if event.is_started else ChangeKind.CANCELED,
@@ -65,12 +65,12 @@ def diff(previous: Document | None, current: Document) -> tuple[Change, ...]:
             document=current,
         )
         for event in before.values()
-        if event.id not in after
+        if event.key not in after
     ]
     present = [
-        Change(kind=kind, event=event, previous=before.get(event.id), document=current)
+        Change(kind=kind, event=event, previous=before.get(event.key), document=current)
         for event in current.events
-        if (kind := _kind(before.get(event.id), event)) is not None
+        if (kind := _kind(before.get(event.key), event)) is not None
     ]
     return (*ended, *present)
 

@@ -167,7 +167,7 @@ class _Conversion:
         """A document: what is new is announced, what has started is started, what is gone is ended."""
         at_s = self._moment_s(entry, document)
         self._let_pass(at_s)
-        shown = {event.id: event for event in document.events}
+        shown = {event.key: event for event in document.events}
         # A VM that goes takes its other events with it: these are ended first, as long as they can be.
         ended = [event_id for event_id in self.running if event_id not in shown]
         ended.sort(key=lambda event_id: self.running[event_id].type in _ENDS_VM)
@@ -177,11 +177,11 @@ class _Conversion:
             for operation in [self._end(event_id, at_s) for event_id in ended]
         ]
         for event in document.events:
-            if event.id in self.left_out:
+            if event.key in self.left_out:
                 continue
-            is_new = event.id not in self.running
+            is_new = event.key not in self.running
             try:
-                operation = self._announce(event, entry, at_s) if is_new else self.running[event.id]
+                operation = self._announce(event, entry, at_s) if is_new else self.running[event.key]
                 expected = self._start(operation, at_s) if event.is_started else {}
             except _Omitted as omitted:
                 self._leave_out(event, str(omitted), at_s)
@@ -195,7 +195,7 @@ class _Conversion:
     def _moment_s(self, entry: Entry, document: Document) -> float:
         """When that is to be so; in whole seconds where something starts without notice, for so it does (R71)."""
         at_s = max(entry.seen_s, self.at_s or 0.0)
-        is_sudden = any(event.is_started and event.id not in self.running for event in document.events)
+        is_sudden = any(event.is_started and event.key not in self.running for event in document.events)
         return float(math.ceil(at_s)) if is_sudden else at_s
 
     def _expect_document(self, document: Document, at_s: float, *, is_same: bool) -> None:
@@ -237,8 +237,8 @@ class _Conversion:
         least = MINIMUM_NOTICE[operation.type] if notice is None else notice
         operation.starts_s = math.ceil(round(at_s + least.total_seconds(), 6))
         operation.is_started = operation.is_shown_started = event.is_started
-        self.event_ids.append(self._event_id(event.id))
-        self.running[event.id] = operation
+        self.event_ids.append(self._event_id(event.key))
+        self.running[event.key] = operation
         self._count(is_changed=True)
         return operation
 
@@ -348,9 +348,9 @@ class _Conversion:
     def _leave_out(self, event: Event, reason: str, at_s: float) -> None:
         """The event is no part of the scenario from here on."""
         self._omit(f"the {event.type or 'event'} {event.id} from {at_s:g} s on: {reason}")
-        self.left_out.add(event.id)
-        if event.id in self.running:
-            self._end(event.id, at_s)
+        self.left_out.add(event.key)
+        if event.key in self.running:
+            self._end(event.key, at_s)
 
     def _is_held(self, operation: _Operation) -> bool:
         others = (op for op in self.running.values() if op is not operation and op.is_started)

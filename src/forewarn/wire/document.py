@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-__all__ = ["Document", "Event", "NoDocument", "decode_document", "decode_moment", "encode_approval"]
+__all__ = ["Document", "Event", "NoDocument", "decode_document", "decode_moment", "encode_approval", "event_key"]
 
 T = TypeVar("T")
 
@@ -36,7 +36,8 @@ class Event:
     """A scheduled event, as its document shows it.
 
     Attributes:
-        id: EventId in upper case; the same for the whole life of the event (R30).
+        id: EventId exactly as the endpoint shows it, for some compare an approval with it letter by letter; the same
+            for the whole life of the event (R30). To tell events apart, use `key`.
         type: EventType: ``Freeze``, ``Reboot``, ``Redeploy``, ``Preempt``, ``Terminate``, or one that is not known
             yet (R31).
         status: EventStatus: ``Scheduled`` or ``Started`` (R35).
@@ -57,6 +58,11 @@ class Event:
     source: str = ""
     duration_s: int = _UNKNOWN_DURATION_S
     resource_type: str = "VirtualMachine"
+
+    @property
+    def key(self) -> str:
+        """The id in the form in which ids are compared; see `event_key`."""
+        return event_key(self.id)
 
     @property
     def is_started(self) -> bool:
@@ -87,8 +93,13 @@ class Document:
 
     def get(self, event_id: str) -> Event | None:
         """The event of that id, in any case."""
-        wanted = event_id.upper()
-        return next((event for event in self.events if event.id == wanted), None)
+        wanted = event_key(event_id)
+        return next((event for event in self.events if event.key == wanted), None)
+
+
+def event_key(event_id: str) -> str:
+    """The EventId in the form in which ids are compared: upper case, without spaces around it (R53, A8)."""
+    return event_id.strip().upper()
 
     def affecting(self, vm: str) -> tuple[Event, ...]:
         """The events that hit that VM, in the order of the document; empty: none is ahead of it or under way (R60)."""
@@ -126,7 +137,7 @@ def decode_document(body: bytes, version: str = "2020-07-01") -> Document:
     for item in events:
         event = _event(item, version)
         if event is not None:
-            found.setdefault(event.id, event)
+            found.setdefault(event.key, event)
     if events and not found:
         msg = "none of its Events has an EventId"
         raise NoDocument(msg)
@@ -135,15 +146,15 @@ def decode_document(body: bytes, version: str = "2020-07-01") -> Document:
 
 def _event(item: Any, version: str) -> Event | None:  # noqa: ANN401 - whatever stood in the JSON
     """One event; None for what has no EventId, since nobody could approve it or tell it from another."""
-    event_id = _text(item.get("EventId")).strip() if isinstance(item, dict) else ""
-    if not event_id:
+    event_id = _text(item.get("EventId")) if isinstance(item, dict) else ""
+    if not event_id.strip():
         return None
     names = item.get("Resources")
     resources = [_text(name) for name in names if isinstance(name, str)] if isinstance(names, list) else []
     if version == _PREVIEW:
         resources = [name.removeprefix("_") for name in resources]
     return Event(
-        id=event_id.upper(),
+        id=event_id,
         type=_text(item.get("EventType")),
         status=_text(item.get("EventStatus")),
         resources=tuple(dict.fromkeys(resources)),

@@ -59,6 +59,18 @@ def test_the_change_from_scheduled_to_started_is_neither_a_new_event_nor_the_end
     assert book[A] == Record(event=STARTED, rule=PREPARING, seen_at=NOW, started_at=after(minutes=1))
 
 
+def test_an_id_in_another_case_is_the_same_event_and_is_kept_as_it_is_shown() -> None:
+    """R30, R53: also one from the state file of an agent that wrote ids in upper case."""
+    book = a_book(Rule())
+    book.see(document(an_event(id=A)), NOW)
+    book.see(document(an_event(id=A.lower())), NOW)
+    (record,) = book.records
+    assert record.event.id == A.lower()
+    assert record.gone_at is None
+    assert A in book
+    assert book[A] is book[A.lower()]
+
+
 def test_an_event_may_appear_as_started() -> None:
     """R73, R78."""
     assert seen(STARTED)[A].started_at == NOW

@@ -158,7 +158,15 @@ def test_a_member_of_another_kind_says_nothing(member: str, value: object) -> No
 def test_ids_are_told_apart_without_regard_to_case() -> None:
     """R30, R53, A8: the first of two with the same id stands."""
     events = read({"EventId": FIRST.lower(), "EventType": "Freeze"}, {"EventId": f" {FIRST} "}).events
-    assert [(event.id, event.type) for event in events] == [(FIRST, "Freeze")]
+    assert [(event.id, event.type) for event in events] == [(FIRST.lower(), "Freeze")]
+
+
+@pytest.mark.parametrize("event_id", [FIRST.lower(), f" {FIRST}\n", "Mixed-Case_7"])
+def test_an_id_is_read_exactly_as_it_is_shown(event_id: str) -> None:
+    """R105: an endpoint may compare what approves letter by letter."""
+    (event,) = read({"EventId": event_id}).events
+    assert event.id == event_id
+    assert json.loads(encode_approval([event.id])) == {"StartRequests": [{"EventId": event_id}]}
 
 
 def test_text_can_be_printed_and_handed_on() -> None:
