@@ -116,7 +116,7 @@ def test_check_warns_of_rules_that_never_match_and_of_none_at_all(tmp_path: Path
     (tmp_path / "agent.toml").write_text('[[rule]]\n[[rule]]\nname = "second"\ntypes = ["Freeze"]\n')
     done = forewarn("agent", "check", folder=tmp_path)
     assert done.returncode == 0
-    assert "warning: second can never match" in done.stderr
+    assert "agent.toml:2: 'second' can never match" in done.stderr
     (tmp_path / "agent.toml").write_text("")
     assert "there are no rules: every event is only logged" in forewarn("agent", "check", folder=tmp_path).stderr
 

@@ -22,7 +22,14 @@ from tests.support.spans import GUARD_S
 __all__ = ["AgentProcess", "agent_process"]
 
 CLI = (sys.executable, "-m", "forewarn")
-_HEAD = 'endpoint = "{url}"\nname = "vm-1"\nstate_file = "{folder}/agent.json"\nlisten = "127.0.0.1:{port}"\nwait = "0s"\npoll_interval = "100ms"\n'
+_HEAD = """\
+endpoint = "{url}"
+name = "vm-1"
+state_file = "{folder}/agent.json"
+listen = "127.0.0.1:{port}"
+wait = "0s"
+poll_interval = "100ms"
+"""
 
 
 class AgentProcess:

@@ -29,6 +29,7 @@ __all__ = [
     "load_configuration",
     "local_time",
     "read_configuration",
+    "read_text",
     "to_local",
 ]
 
@@ -202,6 +203,15 @@ def load_configuration(path: Path) -> Configuration:
     Raises:
         ConfigError: One line that names the file, the line and what was expected.
     """
+    return read_configuration(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a configuration file.
+
+    Raises:
+        ConfigError: One line that names the file and what is wrong with it.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(_SIZE_BYTES_MAX + 1)
@@ -215,12 +225,11 @@ def load_configuration(path: Path) -> Configuration:
         msg = f"{path} is larger than {_SIZE_BYTES_MAX} bytes"
         raise ConfigError(msg)
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         msg = f"{path}:{line}: not UTF-8, in which TOML is written"
         raise ConfigError(msg, line=line) from error
-    return read_configuration(text, str(path))
 
 
 def read_configuration(text: str, where: str = "configuration") -> Configuration:

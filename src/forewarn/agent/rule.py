@@ -6,7 +6,7 @@ Spec: R102
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from forewarn.client.transport import check_url
 from forewarn.errors import ConfigError
 from forewarn.wire.document import Event
 
-__all__ = ["LOG_ONLY", "Hook", "Rule", "Step", "first_match", "matches", "unreachable_rules"]
+__all__ = ["LOG_ONLY", "Hook", "Rule", "Step", "first_match", "matches", "matches_kind"]
 
 _RETRIES_MAX = 100
 _LABEL_LENGTH_MAX = 120
@@ -256,49 +256,32 @@ def matches(rule: Rule, event: Event, vm: str, local: datetime) -> bool:
         vm: This VM's name.
         local: Now, in the time zone of the rules' windows.
     """
-    duration = event.duration
     return (
-        (not rule.types or event.type in rule.types)
-        and (not rule.sources or event.source in rule.sources)
+        matches_kind(rule, event.type, event.source, event.duration, is_mine=event.affects(vm))
+        and (rule.description is None or re.search(rule.description, event.description, re.IGNORECASE) is not None)
+        and (not rule.window or any(window.holds(local) for window in rule.window))
+    )
+
+
+def matches_kind(rule: Rule, event_type: str, source: str, duration: timedelta | None, *, is_mine: bool) -> bool:
+    """Whether the rule is about events of that kind, whatever their descriptions and the time.
+
+    Args:
+        rule: One of the configuration's.
+        event_type: EventType.
+        source: EventSource.
+        duration: Expected impact; None when unknown.
+        is_mine: Whether this VM is in Resources.
+    """
+    return (
+        (not rule.types or event_type in rule.types)
+        and (not rule.sources or source in rule.sources)
         and (rule.min_duration is None or (duration is not None and duration >= rule.min_duration))
         and (rule.max_duration is None or (duration is not None and duration <= rule.max_duration))
-        and (rule.description is None or re.search(rule.description, event.description, re.IGNORECASE) is not None)
-        and (rule.affects == "any" or event.affects(vm) == (rule.affects == "me"))
-        and (not rule.window or any(window.holds(local) for window in rule.window))
+        and (rule.affects == "any" or is_mine == (rule.affects == "me"))
     )
 
 
 def first_match(rules: tuple[Rule, ...], event: Event, vm: str, local: datetime) -> Rule:
     """The first rule about that event; `LOG_ONLY` when there is none."""
     return next((rule for rule in rules if matches(rule, event, vm, local)), LOG_ONLY)
-
-
-def unreachable_rules(rules: tuple[Rule, ...]) -> list[str]:
-    """Names of the rules that can never decide, for a single one before them matches whatever they match.
-
-    What it names is unreachable; there may be others, for several rules together can leave nothing over.
-    """
-    return [
-        rule.name or f"rule {place + 1}"
-        for place, rule in enumerate(rules)
-        if any(_covers(earlier, rule) for earlier in rules[:place])
-    ]
-
-
-def _covers(wide: Rule, narrow: Rule) -> bool:
-    """Whether every event that the narrow rule matches is matched by the wide one."""
-    least, most = narrow.min_duration, narrow.max_duration
-    return (
-        _holds_all(wide.types, narrow.types)
-        and _holds_all(wide.sources, narrow.sources)
-        and _holds_all(wide.window, narrow.window)
-        and (wide.min_duration is None or (least is not None and least >= wide.min_duration))
-        and (wide.max_duration is None or (most is not None and most <= wide.max_duration))
-        and wide.description in {None, narrow.description}
-        and wide.affects in {"any", narrow.affects}
-    )
-
-
-def _holds_all(wide: tuple[object, ...], narrow: tuple[object, ...]) -> bool:
-    """Whether a choice takes in another; an empty one takes in all."""
-    return not wide or (bool(narrow) and set(narrow) <= set(wide))

@@ -84,15 +84,18 @@ def _add_check(noun: typer.Typer) -> None:
         description: Annotated[str, typer.Option(metavar="TEXT", help="With --type: its description.")] = "",
         is_others: Annotated[bool, typer.Option("--others", help="With --type: it hits another VM.")] = False,
     ) -> None:
-        """Check the configuration, and explain what it would do about which event."""
-        from forewarn.agent.configuration import load_configuration, local_time, to_local
+        """Check the configuration, and explain what it would do about which event.
+
+        The exit status is 1 when the file is wrong or a command of a hook cannot be run on this machine.
+        """
+        from forewarn.agent.configuration import local_time, read_configuration, read_text, to_local
         from forewarn.agent.explain import TYPICAL, Case, explain
-        from forewarn.agent.rule import unreachable_rules
         from forewarn.cli.times import as_duration_s
         from forewarn.clock import RealClock
 
         path = _config_file(config)
-        configuration = load_configuration(path)
+        text = read_text(path)
+        configuration = read_configuration(text, str(path))
         cases: tuple[Case, ...] = TYPICAL
         if event_type is not None:
             _check_type(event_type)
@@ -108,22 +111,39 @@ def _add_check(noun: typer.Typer) -> None:
             cases = (case,)
         local = to_local(RealClock().now(), local_time(configuration.timezone))
         explained = explain(configuration, local, cases)
-        warnings = [
-            f"{name} can never match: a rule before it matches all that it would"
-            for name in unreachable_rules(configuration.rules)
-        ]
-        if not configuration.rule:
-            warnings.append("there are no rules: every event is only logged")
-        if configuration.dry_run:
-            warnings.append("dry_run is set: no hook runs and nothing is approved")
-        if output.show({"config": str(path), "warnings": warnings, "events": [_as_json(each) for each in explained]}):
-            return
+        errors, warnings = _faults(configuration, path, text)
+        told = {"config": str(path), "errors": errors, "warnings": warnings}
+        if output.show(told | {"events": [_as_json(each) for each in explained]}):
+            raise typer.Exit(1 if errors else 0)
+        for error in errors:
+            output.notice(f"forewarn: {error}")
+        if errors:
+            raise typer.Exit(1)
         count = f"{len(configuration.rule)} rule{'' if len(configuration.rule) == 1 else 's'}"
         output.line(f"{path} is valid: {count}, asking {configuration.endpoint}")
         for warning in warnings:
             output.notice(f"warning: {warning}")
         output.line()
         _show_explained(output, explained)
+
+
+def _faults(configuration: Configuration, path: Path, text: str) -> tuple[list[str], list[str]]:
+    """Errors and warnings about a configuration that can be read, each with its place in the file."""
+    from forewarn.agent.lines import line_of
+    from forewarn.agent.program import broken_commands
+    from forewarn.agent.reach import unreachable_rules
+
+    errors = [f"{path}:{line_of(text, each.keys)}: {each.message}" for each in broken_commands(configuration)]
+    warnings = [
+        f"{path}:{line_of(text, ('rule', each.place))}: {configuration.rules[each.place].name!r} can never match: "
+        f"{each.why}"
+        for each in unreachable_rules(configuration.rules)
+    ]
+    if not configuration.rule:
+        warnings.append("there are no rules: every event is only logged")
+    if configuration.dry_run:
+        warnings.append("dry_run is set: no hook runs and nothing is approved")
+    return errors, warnings
 
 
 def _check_type(event_type: str) -> None:

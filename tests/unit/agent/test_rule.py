@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from forewarn.agent.codec import Mistake, Span
 from forewarn.agent.handlers import File
-from forewarn.agent.rule import LOG_ONLY, Hook, Rule, Step, first_match, matches, unreachable_rules
+from forewarn.agent.rule import LOG_ONLY, Hook, Rule, Step, first_match, matches
 from forewarn.agent.window import Window
-from forewarn.wire.document import Event
 from tests.support.occasion import an_event
 from tests.support.records import DRAIN
 
@@ -256,68 +253,3 @@ def test_a_rule_that_could_never_be_carried_out_is_refused(
         Rule(**members)
     assert caught.value.keys == keys
     assert str(caught.value).startswith(message)
-
-
-# Rules that never come to their turn
-
-
-@pytest.mark.parametrize(
-    ("rules", "names"),
-    [
-        ((), []),
-        ((Rule(), Rule(types=("Freeze",), name="freeze")), ["freeze"]),
-        ((Rule(types=("Freeze",)), Rule()), []),
-        ((Rule(affects="any"), Rule(affects="others"), Rule(affects="me")), ["rule 2", "rule 3"]),
-        ((Rule(affects="me"), Rule(affects="others")), []),
-        ((Rule(types=("Freeze", "Reboot")), Rule(types=("Reboot",)), Rule(types=("Redeploy",))), ["rule 2"]),
-        ((Rule(sources=("User",)), Rule(sources=("User", "Platform"))), []),
-        ((Rule(max_duration=Span(9)), Rule(max_duration=Span(5)), Rule(max_duration=Span(10))), ["rule 2"]),
-        ((Rule(min_duration=Span(9)), Rule(min_duration=Span(10)), Rule(min_duration=Span(5))), ["rule 2"]),
-        ((Rule(min_duration=Span(0)), Rule()), []),  # an unknown duration is left over
-        ((Rule(description="a"), Rule(description="a"), Rule(description="ab")), ["rule 2"]),
-        ((Rule(window=(Window("22:00-06:00"),)), Rule(window=(Window("22:00-06:00"),)), Rule()), ["rule 2"]),
-    ],
-)
-def test_rules_that_never_come_to_their_turn_are_named(rules: tuple[Rule, ...], names: list[str]) -> None:
-    assert unreachable_rules(rules) == names
-
-
-spans = st.none() | st.integers(0, 3).map(lambda seconds: Span(seconds=seconds))
-some_rules: st.SearchStrategy[dict[str, Any]] = st.builds(
-    dict,
-    types=st.sampled_from([(), ("Freeze",), ("Reboot",), ("Freeze", "Reboot")]),
-    sources=st.sampled_from([(), ("User",), ("Platform", "User")]),
-    min_duration=spans,
-    max_duration=spans,
-    description=st.sampled_from([None, "", "a", "ab"]),
-    affects=st.sampled_from(["me", "others", "any"]),
-    window=st.sampled_from([(), (Window("11:00-13:00"),), (Window("11:00-13:00"), Window("22:00-06:00"))]),
-)
-some_events = st.builds(
-    an_event,
-    type=st.sampled_from(["Freeze", "Reboot", "Defragment"]),
-    source=st.sampled_from(["", "User", "Platform"]),
-    duration_s=st.integers(-1, 4),
-    description=st.sampled_from(["", "a", "ab"]),
-    resources=st.sampled_from([(), ("db",), ("web",)]),
-)
-
-
-def built(members: dict[str, Any]) -> Rule:
-    if None not in {members["min_duration"], members["max_duration"]}:
-        least, most = sorted([members["min_duration"], members["max_duration"]])
-        members = members | {"min_duration": least, "max_duration": most}
-    return Rule(**members)
-
-
-@given(
-    rules=st.lists(some_rules.map(built), min_size=2, max_size=4),
-    events=st.lists(some_events, min_size=1, max_size=4),
-    hours=st.integers(0, 24 * 7),
-)
-def test_a_rule_that_is_named_unreachable_decides_nothing(rules: list[Rule], events: list[Event], hours: int) -> None:
-    local = MONDAY_NOON + timedelta(hours=hours)
-    for place, rule in enumerate(rules):
-        if f"rule {place + 1}" in unreachable_rules(tuple(rules)):
-            for event in events:
-                assert first_match(tuple(rules), event, "db", local) is not rule

@@ -1,0 +1,89 @@
+"""Whether the commands of a configuration can be run on this machine, asked before an event asks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from forewarn.agent.configuration import Configuration
+from forewarn.agent.rule import Hook, Step
+
+__all__ = ["BrokenCommand", "broken_commands"]
+
+_BEGINNING_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenCommand:
+    """A command that cannot be run.
+
+    Attributes:
+        keys: Where it is in the configuration.
+        message: Of which rule and step it is, and why it cannot be run.
+    """
+
+    keys: tuple[str | int, ...]
+    message: str
+
+
+def broken_commands(configuration: Configuration) -> tuple[BrokenCommand, ...]:
+    """The commands of hooks whose program this process could not start, in the order of the rules.
+
+    Lines for the shell are not looked at: only the shell knows which programs they run.
+    """
+    return tuple(
+        BrokenCommand(keys, f"{rule}, {keys[2]}: {why}")
+        for rule, keys, command in _commands(configuration)
+        if (why := _why_broken(command))
+    )
+
+
+def _commands(configuration: Configuration) -> Iterator[tuple[str, tuple[str | int, ...], str]]:
+    """The program of each hook that is a command, with its rule's name and its place."""
+    for place, rule in enumerate(configuration.rules):
+        for step in Step:
+            key = step.name.lower()
+            for number, given in enumerate(getattr(rule, key)):
+                command = given.command if isinstance(given, Hook) else given
+                if command:
+                    yield rule.name, ("rule", place, key, number), command[0]
+
+
+def _why_broken(program: str) -> str:
+    """Why a program cannot be started; empty when nothing is known against it."""
+    found = shutil.which(program)
+    if found is not None:
+        return _why_no_script(Path(found))
+    if os.path.dirname(program):  # noqa: PTH120 - as shutil.which decides whether it looks at PATH
+        return _why_no_program(Path(program))
+    there = shutil.which(program, os.F_OK)
+    return f"{there} is not executable" if there else f"{program!r} is not on the PATH"
+
+
+def _why_no_program(path: Path) -> str:
+    if path.is_dir():
+        return f"{path} is a folder"
+    return f"{path} is not executable" if path.exists() else f"{path} does not exist"
+
+
+def _why_no_script(path: Path) -> str:
+    """Why the kernel would not start a file that may be executed; empty for programs and good scripts."""
+    if sys.platform == "win32":
+        return ""
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(_BEGINNING_BYTES)
+    except OSError:
+        return ""  # One may run what one may not read.
+    if not beginning.startswith(b"#!"):
+        is_text = b"\0" not in beginning and beginning.isascii()
+        return f"{path} does not begin with #! and the program that is to run it" if is_text else ""
+    words = beginning[2:].partition(b"\n")[0].split()
+    interpreter = Path(os.fsdecode(words[0])) if words else None
+    if interpreter is None or not interpreter.exists():
+        return f"{path} is to be run by {interpreter or 'nothing'}, which does not exist"
+    return ""

@@ -1,0 +1,92 @@
+"""Rules that can never decide about an event, and why: what `forewarn agent check` warns of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import product
+from typing import TypeAlias
+
+from forewarn.agent.rule import Rule, matches_kind
+
+__all__ = ["Unreachable", "unreachable_rules"]
+
+_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "")
+_SOURCES = ("Platform", "User", "")
+
+_Kind: TypeAlias = tuple[str, str, bool, timedelta | None]
+"""Type, source, whether it hits this VM, expected impact. "" stands for all values that no rule can name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """A rule that can never match an event first.
+
+    Attributes:
+        place: Of the rule, from 0.
+        why: In words.
+    """
+
+    place: int
+    why: str
+
+
+def unreachable_rules(rules: Sequence[Rule]) -> tuple[Unreachable, ...]:
+    """The rules that can never decide, in order.
+
+    Every rule named here is unreachable. There may be others: descriptions and windows are compared as they are
+    written, so a rule counts as covered only by rules without them, or with the same ones.
+
+    Args:
+        rules: With their names, in order.
+    """
+    durations = _durations(rules)
+    found = []
+    for place, rule in enumerate(rules):
+        why = _why_unreachable(rule, rules[:place], durations)
+        if why:
+            found.append(Unreachable(place, why))
+    return tuple(found)
+
+
+def _why_unreachable(rule: Rule, earlier: Sequence[Rule], durations: Sequence[timedelta | None]) -> str:
+    """Why the rule can never match first; empty when it can."""
+    if next(_kinds(rule, durations), None) is None:
+        return "no whole number of seconds lies between min_duration and max_duration"
+    wider = [other for other in earlier if _is_wider(other, rule)]
+    if not all(any(_takes(other, kind) for other in wider) for kind in _kinds(rule, durations)):
+        return ""
+    alone = next((o for o in wider if all(_takes(o, kind) for kind in _kinds(rule, durations))), None)
+    if alone is not None:
+        return f"{alone.name!r} before it matches all that it would"
+    taking = [o.name for o in wider if any(_takes(o, kind) for kind in _kinds(rule, durations))]
+    return f"{', '.join(map(repr, taking))} before it together match all that it would"
+
+
+def _kinds(rule: Rule, durations: Sequence[timedelta | None]) -> Iterator[_Kind]:
+    """Every kind of event that the rule matches."""
+    of_all = product(rule.types or _TYPES, rule.sources or _SOURCES, (True, False), durations)
+    return (kind for kind in of_all if _takes(rule, kind))
+
+
+def _takes(rule: Rule, kind: _Kind) -> bool:
+    kind_of_event, source, is_mine, duration = kind
+    return matches_kind(rule, kind_of_event, source, duration, is_mine=is_mine)
+
+
+def _is_wider(wide: Rule, narrow: Rule) -> bool:
+    """Whether description and window of the one let through all that those of the other do."""
+    has_wider_window = not wide.window or (bool(narrow.window) and set(narrow.window) <= set(wide.window))
+    return has_wider_window and wide.description in {None, narrow.description}
+
+
+def _durations(rules: Iterable[Rule]) -> tuple[timedelta | None, ...]:
+    """An unknown impact, and the whole seconds on either side of each limit: between two limits all are alike."""
+    limits = {limit for rule in rules for limit in (rule.min_duration, rule.max_duration) if limit is not None}
+    seconds = {0}
+    for limit in limits:
+        floor, ceiling = math.floor(limit.total_seconds()), math.ceil(limit.total_seconds())
+        seconds |= {max(floor - 1, 0), floor, ceiling, ceiling + 1}
+    return (None, *(timedelta(seconds=number) for number in sorted(seconds)))
