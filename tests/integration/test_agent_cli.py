@@ -194,7 +194,7 @@ def test_a_recovery_that_failed_waits_to_be_mended_and_is_run_again(service: Ser
         wait_for(lambda: [e for e in status(tmp_path)["events"] if e["state"] == "started"])
         service.forewarn("maintenance", "complete", maintenance)
         (event,) = wait_for(lambda: [e for e in status(tmp_path)["events"] if e["state"] == "recovery-failed"])
-        assert "forewarn agent recover" in event["why"]
+        assert "forewarn agent retry" in event["why"]
         assert "mended" in event["steps"]["recover"]["reason"]
         assert status(tmp_path)["drained"]
         (tmp_path / "mended").touch()

@@ -236,7 +236,7 @@ async def test_a_failure_is_told_in_one_line(hook: Hook | tuple[str, ...], messa
 
 async def test_a_failure_carries_what_was_printed() -> None:
     error = await failure(a_line("echo out; echo err >&2; exit 1"))
-    assert error.details == {"output": "out\nerr\n"}
+    assert error.details == {"output": "out\nerr\n", "exit_status": 1}
 
 
 async def test_a_file_that_is_no_program_is_said_so(tmp_path: Path) -> None:

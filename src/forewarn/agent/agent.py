@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
@@ -18,7 +18,18 @@ import msgspec
 
 from forewarn.agent.book import Book, facts
 from forewarn.agent.configuration import Configuration, local_time, to_local
-from forewarn.agent.judgement import Action, Approve, Begin, Forget, GiveUp, ReportUnprepared, Stop, judge, standing
+from forewarn.agent.judgement import (
+    Action,
+    Approve,
+    Begin,
+    Forget,
+    GiveUp,
+    ReportUnprepared,
+    Stop,
+    judge,
+    retryable,
+    standing,
+)
 from forewarn.agent.metrics import AgentMetrics
 from forewarn.agent.record import Approval, Finished, Record, RunState
 from forewarn.agent.rule import Rule, Step, first_match
@@ -177,11 +188,8 @@ class Agent:
         """
         ids = [
             record.event.id
-            for record in self.records
-            if (event_id is None or record.event.key == event_key(event_id))
-            and record.gone_at is None
-            and record.started_at is None
-            and record.approval is not Approval.ACCEPTED
+            for record in self._meant(event_id)
+            if record.gone_at is None and record.started_at is None and record.approval is not Approval.ACCEPTED
         ]
         if not ids:
             msg = f"no event {event_id} waits for approval" if event_id else "no event waits for approval"
@@ -200,15 +208,52 @@ class Agent:
         Raises:
             NotFound: There is none.
         """
-        ids = []
-        for record in self.records:
-            failed = {step for step in (Step.RECOVER, Step.CANCELED) if record.has_failed(step)}
-            if failed and (event_id is None or record.event.key == event_key(event_id)):
-                self._book.change(record.event.id, runs={s: r for s, r in record.runs.items() if s not in failed})
-                ids.append(record.event.id)
+        ids = self._run_again(record for record in self._meant(event_id) if record.gone_at is not None)
         if not ids:
             msg = f"the recovery of event {event_id} did not fail" if event_id else "no recovery has failed"
             raise NotFound(msg)
+        return ids
+
+    def retry(self, event_id: str | None) -> list[str]:
+        """Run the failed steps of an event again, or those of all events, as far as there is still a use in it.
+
+        A step before the approval can be retried until NotBefore is near, `started` until the event is gone, and then
+        the recovery. If the rule of the same name has other hooks by now, those are run; see `Record.is_mended_by`.
+
+        Returns:
+            The ids of the events.
+
+        Raises:
+            NotFound: There is no such event, or none of its steps has failed and can be retried.
+        """
+        meant = self._meant(event_id)
+        ids = self._run_again(meant)
+        if ids:
+            return ids
+        if event_id and not meant:
+            msg = f"there is no event {event_id}"
+        elif any(record.failed for record in meant):
+            msg = "it is too late to retry what has failed: the event has gone on since, or NotBefore is near"
+        else:
+            msg = f"no step of event {event_id} has failed" if event_id else "no step has failed"
+        raise NotFound(msg)
+
+    def _meant(self, event_id: str | None) -> list[Record]:
+        """The event of that id, in any case; all without one."""
+        return [record for record in self.records if event_id is None or record.event.key == event_key(event_id)]
+
+    def _run_again(self, records: Iterable[Record]) -> list[str]:
+        """Run what has failed again, where there is a use in it; hands back the ids of the events of which it is."""
+        ids = []
+        for record in records:
+            steps = retryable(record, self.now(), self.configuration.margin)
+            if steps:
+                rule = next((rule for rule in self._rules if record.is_mended_by(rule)), record.rule)
+                self._book.change(record.event.id, rule=rule)
+                for step in steps:
+                    self._book.change_run(record.event.id, step, state=RunState.INTERRUPTED)
+                ids.append(record.event.id)
+                _log.info("event %s: %s runs again", record.event.id, " and ".join(steps), extra=facts(record))
         self.wake()
         return ids
 
@@ -421,10 +466,12 @@ class Agent:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         state, reason, output = RunState.DONE, "", ""
+        details: dict[str, Any] = {}
         try:
             output = await self._steps.run(record, step, self.vm, partial(self._remember, event_id))
         except HookFailed as error:
-            state, reason, output = RunState.FAILED, error.message, str(error.details.get("output", ""))
+            state, reason, details = RunState.FAILED, error.message, error.details
+            output = str(details.get("output", ""))
         except asyncio.CancelledError:
             run = self._book[event_id].runs[step]
             if run.state is not RunState.STOPPING:
@@ -436,7 +483,14 @@ class Agent:
         has_succeeded = state is RunState.DONE
         self.metrics.stepped(step, loop.time() - began_s, has_succeeded=has_succeeded)
         self._book.change_run(
-            event_id, step, state=state, reason=reason, output=output[-_OUTPUT_KEPT:], ended_at=self.now()
+            event_id,
+            step,
+            state=state,
+            reason=reason,
+            output=output[-_OUTPUT_KEPT:],
+            exit_status=details.get("exit_status"),
+            has_timed_out=details.get("has_timed_out", False),
+            ended_at=self.now(),
         )
         if has_succeeded:
             _log.info("event %s: step %s is done", event_id, step, extra=facts(record) | {"output": output})

@@ -33,6 +33,7 @@ __all__ = [
     "Stop",
     "ending",
     "judge",
+    "retryable",
     "standing",
 ]
 
@@ -151,6 +152,26 @@ def _crossing(record: Record, step: Step, others: Iterable[Record]) -> Record | 
     )
 
 
+def retryable(record: Record, now: datetime, margin: timedelta) -> tuple[Step, ...]:
+    """The failed steps that would run again if they were to, in order; the others have missed their moment.
+
+    Args:
+        record: What is known.
+        now: The endpoint's time, as well as it is known.
+        margin: How long before NotBefore steps have to end.
+    """
+    if record.gone_at is not None:
+        in_time: tuple[Step, ...] = (Step.RECOVER, Step.CANCELED)
+    elif record.started_at is not None:
+        in_time = (Step.STARTED,)
+    else:
+        cutoff = _cutoff(record.event.not_before, margin)
+        is_late = cutoff is not None and now >= cutoff
+        is_approved = record.approval is Approval.ACCEPTED
+        in_time = () if is_late else (Step.PREPARE,) if is_approved else (Step.PREPARE, Step.BEFORE_APPROVAL)
+    return tuple(step for step in in_time if record.has_failed(step))
+
+
 def standing(record: Record) -> PeerState:
     """What this VM tells its peers of the event."""
     rule = record.rule
@@ -208,7 +229,8 @@ def _approving(  # noqa: PLR0911 - one return for each thing that may be waited 
             return _do(Begin(Step.BEFORE_APPROVAL), "the approval is due")
         if record.rule.on_failure == "hold" and record.by_hand_at is None:
             what = "a hook before the approval failed" if has_failed else "no time is left for hooks before it"
-            return _wait(f"held: {what}; it starts at NotBefore")
+            retry = "; mend it, then run `forewarn agent retry`" if has_failed else ""
+            return _wait(f"held: {what}{retry}; it starts at NotBefore")
     if record.approval is Approval.SENDING:
         return _wait("the approval is on its way")
     # A moment that lies further ahead was taken from a clock that has been set back since.
@@ -229,7 +251,7 @@ def _objection(record: Record, cutoff: datetime | None, agree: Agreement) -> Jud
     if rule.approve in _UNWILLING:
         return _wait(_UNWILLING[rule.approve])
     if record.has_failed(Step.PREPARE) and rule.on_failure == "hold":
-        return _wait("held: preparing failed; it starts at NotBefore")
+        return _wait("held: preparing failed; mend it, then run `forewarn agent retry`; it starts at NotBefore")
     verdict = agree(record, cutoff)
     return None if verdict.may else _wait(verdict.why, verdict.at)
 
@@ -264,7 +286,7 @@ def _gone(record: Record) -> Judgement:
     if record.is_done(ended):
         return _do(Forget(), "all is done")
     if record.has_failed(ended):
-        return _wait(f"step {ended} failed; mend it, then run `forewarn agent recover`")
+        return _wait(f"step {ended} failed; mend it, then run `forewarn agent retry`")
     return _do(Begin(ended), "it was interrupted")
 
 

@@ -79,7 +79,7 @@ async def run_process(
     ran = Ran(status=-1 if status is None else status, output=watch.said(_STDOUT), errors=watch.said(_STDERR))
     if is_late:
         msg = f"{label} took longer than {timeout_s:g} s"
-        raise HookFailed(msg, output=ran.output + ran.errors)
+        raise HookFailed(msg, output=ran.output + ran.errors, has_timed_out=True)
     return ran
 
 

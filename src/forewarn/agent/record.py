@@ -24,7 +24,7 @@ class RunState(StrEnum):
     DONE = "done"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
-    """The agent was killed meanwhile, and it is to be run again."""
+    """It is to be run again: the agent was killed meanwhile, or an operator wants it retried."""
 
 
 class Approval(StrEnum):
@@ -45,6 +45,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         tries: How often it was begun; 0 when it was given up before.
         reason: Why it failed; empty otherwise.
         output: The end of what its hooks printed.
+        exit_status: Of the command that failed, negative for a signal; None when no command did.
+        has_timed_out: Whether it failed because something took longer than its time-out.
     """
 
     state: RunState
@@ -53,6 +55,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     tries: int = 1
     reason: str = ""
     output: str = ""
+    exit_status: int | None = None
+    has_timed_out: bool = False
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +109,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return run is not None and run.state is RunState.FAILED
 
     @property
+    def failed(self) -> tuple[Step, ...]:
+        """The steps that were given up."""
+        return tuple(step for step in self.runs if self.has_failed(step))
+
+    @property
     def running(self) -> Step | None:
         """The step that is under way; there is one at a time."""
         under_way = {RunState.RUNNING, RunState.STOPPING}
@@ -125,6 +134,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """Whether there may be something to undo."""
         run = self.runs.get(Step.PREPARE)
         return run is not None and run.tries > 0
+
+    def is_mended_by(self, rule: Rule) -> bool:
+        """Whether a retry may go on with that rule of a newer configuration instead of its own.
+
+        It has to be about the same events. Its handlers have to be the same unless these have changed nothing yet, for
+        what they remember says how to undo it.
+        """
+        has_same_handlers = rule.handlers == self.rule.handlers or not any(self.memory.values())
+        return has_same_handlers and rule.name == self.rule.name and rule.conditions == self.rule.conditions
 
     @property
     def ready_at(self) -> datetime | None:

@@ -214,6 +214,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 raise Mistake(str(mistake), step.name.lower(), place) from mistake
 
     @property
+    def conditions(self) -> tuple[object, ...]:
+        """Which events it is about."""
+        kind = (self.types, self.sources, self.min_duration, self.max_duration)
+        return (*kind, self.description, self.affects, self.window)
+
+    @property
     def has_preparation(self) -> bool:
         """Whether there is anything to do before the approval."""
         return bool(self.handlers or self.prepare)

@@ -54,7 +54,8 @@ class Steps(Protocol):
             The end of what hooks printed.
 
         Raises:
-            HookFailed: It did not succeed.
+            HookFailed: It did not succeed. Of its details, ``output`` is the end of what was printed, ``exit_status``
+                that of the command that failed, and ``has_timed_out`` says whether it took too long.
         """
         ...
 
@@ -128,22 +129,24 @@ class StepRunner:
         variables: dict[str, str],
     ) -> str:
         """Undo everything that can be undone, even where a part of it fails."""
-        failures: list[str] = []
+        failures: list[HookFailed] = []
         printed: list[str] = []
         for hook in hooks:
             try:
                 printed.append(await self._run_hook(hook, payload, variables))
             except HookFailed as error:
-                failures.append(error.message)
+                failures.append(error)
                 printed.append(str(error.details.get("output", "")))
         for handler, occasion in reversed(handled):
             try:
                 await _within(handler, handler.undo(occasion))
             except HookFailed as error:
-                failures.append(error.message)
+                failures.append(error)
+                printed.append(str(error.details.get("output", "")))
         output = self._end_of(printed)
         if failures:
-            raise HookFailed("; ".join(failures), output=output)
+            details = {name: value for error in reversed(failures) for name, value in error.details.items()}
+            raise HookFailed("; ".join(error.message for error in failures), **details | {"output": output})
         return output
 
     async def _run_hooks(self, hooks: tuple[Hook, ...], payload: bytes, variables: dict[str, str]) -> str:
@@ -179,7 +182,7 @@ class StepRunner:
             output_size_bytes_max=self._output_size_bytes_max,
         )
         if ran.status:
-            raise HookFailed(_failure(hook.label, ran), output=ran.output + ran.errors)
+            raise _failed(hook.label, ran)
         return ran.output + ran.errors
 
 
@@ -191,11 +194,11 @@ async def _within(handler: Handler, work: Awaitable[None]) -> None:
             await work
     except HookFailed as error:
         msg = f"handler {handler.name}: {error.message}"
-        raise HookFailed(msg) from error
+        raise HookFailed(msg, **error.details) from error
     except Exception as error:
         if limit.expired():
             msg = f"handler {handler.name} took longer than {handler.timeout.total_seconds():g} s"
-            raise HookFailed(msg) from error
+            raise HookFailed(msg, has_timed_out=True) from error
         # One broken handler must not keep the others from being undone.
         _log.exception("handler %s broke", handler.name)
         msg = f"handler {handler.name} broke: {type(error).__name__}: {error}"
@@ -215,7 +218,7 @@ async def _post(hook: Hook, payload: bytes, timeout_s: float) -> None:
             answer = await http.send(request)
     except TimeoutError as error:
         msg = f"webhook {parts.netloc} took longer than {timeout_s:g} s"
-        raise HookFailed(msg) from error
+        raise HookFailed(msg, has_timed_out=True) from error
     except ForewarnError as error:
         msg = f"webhook {parts.netloc} does not answer: {error.message.rpartition(': ')[2]}"
         raise HookFailed(msg) from error
@@ -226,11 +229,12 @@ async def _post(hook: Hook, payload: bytes, timeout_s: float) -> None:
         raise HookFailed(msg)
 
 
-def _failure(label: str, ran: Ran) -> str:
-    """Why a command failed, with the last line that it printed."""
+def _failed(label: str, ran: Ran) -> HookFailed:
+    """Why a command failed, with the last line that it printed; its output and status are in the details."""
     lines = (ran.errors.strip() or ran.output.strip()).splitlines()
     how = f"was ended by {_signal_name(-ran.status)}" if ran.status < 0 else f"ended with status {ran.status}"
-    return f"{label} {how}" + (f": {lines[-1]}" if lines else "")
+    msg = f"{label} {how}" + (f": {lines[-1]}" if lines else "")
+    return HookFailed(msg, output=ran.output + ran.errors, exit_status=ran.status)
 
 
 def _signal_name(number: int) -> str:
@@ -350,7 +354,7 @@ class _Occurrence:
             output_size_bytes_max=max(self.output_size_bytes_max, 1 << 20),
         )
         if is_checked and ran.status:
-            raise HookFailed(_failure(" ".join(command), ran))
+            raise _failed(" ".join(command), ran)
         return ran
 
     async def pause(self, seconds: float) -> None:

@@ -47,6 +47,7 @@ class Web:
         self._told: dict[str, Callable[[str | None], list[str]]] = {
             "/approve": agent.approve_by_hand,
             "/recover": agent.recover_again,
+            "/retry": agent.retry,
         }
 
     async def answer(self, incoming: Incoming) -> Reply:
@@ -112,6 +113,7 @@ def describe(agent: Agent) -> dict[str, Any]:
 def _describe_record(record: Record, agent: Agent) -> dict[str, Any]:
     return {
         "event": record.event,
+        "affects_this_vm": record.event.affects(agent.vm),
         "rule": record.rule.name,
         "state": phase(record),
         "why": agent.why(record.event.id),

@@ -33,6 +33,8 @@ _Config = Annotated[
 _EventId = Annotated[str | None, typer.Argument(metavar="[EVENT]", help="Id of the event; all that wait, without one.")]
 _ERRORS = {401: Unauthorized, 404: NotFound, 400: InvalidRequest}
 _TIMEOUT_S = 5.0
+_NAMES_MAX = 20
+_LINES_MAX = 10
 _OK = 200
 
 
@@ -177,7 +179,7 @@ def _show_explained(output: Output, explained: tuple[Explained, ...]) -> None:
         )
 
 
-def _rows(name: str, values: Sequence[str]) -> list[tuple[str, object]]:
+def _rows(name: str, values: Sequence[object]) -> list[tuple[str, object]]:
     """A name, and its values one below the other."""
     return [(f"  {name}" if number == 0 else "", value) for number, value in enumerate(values)]
 
@@ -222,12 +224,38 @@ def _show_status(output: Output, told: dict[str, Any]) -> None:
         for each in told["events"]
     ]
     output.table([*columns, Column("what it waits for", is_whole=False)], rows, empty="no events")
+    for each in told["events"]:
+        output.heading(each["event"]["id"])
+        output.fields([("  resources", _resources(each, told["vm"])), *_failures(each, now)])
     if told["finished"]:
         output.heading("Done with")
         output.table(
             [Column("event"), Column("type"), Column("outcome"), Column("prepared"), Column("gone"), Column("away")],
             [_finished_row(each, now) for each in told["finished"][:10]],
         )
+
+
+def _resources(told: dict[str, Any], vm: str) -> str:
+    """Which VMs an event hits, this one first, and whether this one is among them."""
+    names = sorted(told["event"]["resources"], key=lambda name: name != vm)
+    shown = [f"{name} (this VM)" if name == vm else name for name in names[:_NAMES_MAX]]
+    if len(names) > len(shown):
+        shown.append(f"{len(names) - len(shown)} more")
+    if not told["affects_this_vm"]:
+        shown.append("but not this VM")
+    return ", ".join(shown)
+
+
+def _failures(told: dict[str, Any], now: datetime) -> list[tuple[str, object]]:
+    """What is to be said of the steps that failed: why, when, and the last lines that they printed."""
+    rows: list[tuple[str, object]] = []
+    for step, run in told["steps"].items():
+        if run["state"] == "failed":
+            rows += _rows(f"{step} failed", [f"{format_relative(run['ended_at'], now) or 'earlier'}: {run['reason']}"])
+            rows += _rows("exit status", [run["exit_status"]])
+            rows += _rows("time-out", ["yes" if run["has_timed_out"] else None])
+            rows += _rows("printed", run["output"].rstrip().splitlines()[-_LINES_MAX:])
+    return rows
 
 
 def _finished_row(finished: dict[str, Any], now: datetime) -> tuple[object, ...]:
@@ -262,6 +290,20 @@ def _add_words(noun: typer.Typer) -> None:
         if not output.show(told):
             for each in told["event_ids"]:
                 output.line(f"event {each}: recovery begins again")
+
+    @command(noun, "retry", "forewarn agent retry", "forewarn agent retry 602D9444-D2CD-49C7-8624-8643E7171297")
+    def retry(
+        output: Output,
+        event_id: Annotated[
+            str | None, typer.Argument(metavar="[EVENT]", help="Id of the event; all with a failed step, without one.")
+        ] = None,
+        config: _Config = None,
+    ) -> None:
+        """Run failed steps again, after what was wrong has been mended: of preparing until NotBefore is near."""
+        told = _ask(_configuration(config), "POST", "/retry", event_id)
+        if not output.show(told):
+            for each in told["event_ids"]:
+                output.line(f"event {each}: what failed runs again")
 
 
 def _add_install(noun: typer.Typer) -> None:

@@ -18,6 +18,7 @@ from forewarn.agent.judgement import (
     Stop,
     ending,
     judge,
+    retryable,
     standing,
 )
 from forewarn.agent.record import Approval, Record, Run, RunState
@@ -190,7 +191,8 @@ def test_a_person_who_approves_does_not_cut_preparing_short() -> None:
 
 def test_what_could_not_be_prepared_is_held_unless_the_rule_or_a_person_says_otherwise() -> None:
     failed = {PREPARE: S.FAILED}
-    assert waiting(a_record(PREPARING, runs=failed)) == ("held: preparing failed; it starts at NotBefore", None)
+    held = "held: preparing failed; mend it, then run `forewarn agent retry`; it starts at NotBefore"
+    assert waiting(a_record(PREPARING, runs=failed)) == (held, None)
     assert action(a_record(PREPARING, runs=failed, by_hand_at=NOW)) == Approve()
     assert action(a_record(Rule(prepare=(DRAIN,), on_failure="approve"), runs=failed)) == Approve()
 
@@ -235,7 +237,7 @@ def test_hooks_before_the_approval_run_again_after_an_interruption() -> None:
 def test_a_hook_before_the_approval_that_failed_holds_it_unless_told_otherwise() -> None:
     failed = {BEFORE: S.FAILED}
     assert waiting(a_record(LAST_CALL, runs=failed))[0] == (
-        "held: a hook before the approval failed; it starts at NotBefore"
+        "held: a hook before the approval failed; mend it, then run `forewarn agent retry`; it starts at NotBefore"
     )
     assert action(a_record(LAST_CALL, runs=failed, by_hand_at=NOW)) == Approve()
     assert action(a_record(Rule(before_approval=(DRAIN,), on_failure="approve"), runs=failed)) == Approve()
@@ -365,7 +367,7 @@ def test_undoing_goes_on_to_its_end(step: Step) -> None:
     assert waiting(at(S.RUNNING), after(days=1)) == (f"step {step} is running", None)
     assert action(at(S.INTERRUPTED)) == Begin(step)
     assert action(at(S.DONE)) == Forget()
-    assert waiting(at(S.FAILED)) == (f"step {step} failed; mend it, then run `forewarn agent recover`", None)
+    assert waiting(at(S.FAILED)) == (f"step {step} failed; mend it, then run `forewarn agent retry`", None)
 
 
 NOT_BEGUN: dict[Step, Run] = {}
@@ -438,3 +440,73 @@ def test_peers_are_told_how_far_this_vm_is(
     rule: Rule, runs: dict[Step, RunState], by_hand_at: datetime | None, state: PeerState
 ) -> None:
     assert standing(a_record(rule, runs=runs, by_hand_at=by_hand_at)) is state
+
+
+# Retries
+
+ALL_FAILED = dict.fromkeys((PREPARE, BEFORE, STARTED, RECOVER), S.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("members", "now", "steps"),
+    [
+        ({}, NOW, (PREPARE, BEFORE)),
+        ({}, CUTOFF - timedelta(seconds=1), (PREPARE, BEFORE)),
+        ({}, CUTOFF, ()),
+        ({"approval": Approval.ACCEPTED}, NOW, (PREPARE,)),
+        ({"approval": Approval.SENDING}, NOW, (PREPARE, BEFORE)),
+        ({"started_at": NOW}, NOW, (STARTED,)),
+        ({"started_at": NOW, "gone_at": NOW}, NOW, (RECOVER,)),
+        ({"event": {"not_before": None}}, NOW, (PREPARE, BEFORE)),
+    ],
+)
+def test_a_failed_step_can_be_retried_while_there_is_a_use_in_it(
+    members: dict[str, Any], now: datetime, steps: tuple[Step, ...]
+) -> None:
+    assert retryable(a_record(runs=ALL_FAILED, **members), now, MARGIN) == steps
+
+
+@pytest.mark.parametrize("state", [state for state in S if state is not S.FAILED])
+def test_only_what_has_failed_can_be_retried(state: RunState) -> None:
+    assert retryable(a_record(runs=dict.fromkeys(ALL_FAILED, state)), NOW, MARGIN) == ()
+
+
+@pytest.mark.parametrize(
+    ("members", "step"),
+    [
+        ({}, PREPARE),
+        ({"started_at": NOW}, STARTED),
+        ({"started_at": NOW, "gone_at": NOW}, RECOVER),
+    ],
+)
+def test_what_is_to_be_retried_begins_again(members: dict[str, Any], step: Step) -> None:
+    rule = Rule(prepare=(DRAIN,), started=(DRAIN,), recover=(DRAIN,))
+    runs = {PREPARE: S.DONE} | {step: S.INTERRUPTED}
+    assert action(a_record(rule, runs=runs, **members)) == Begin(step)
+
+
+def test_what_a_retry_has_no_time_for_is_undone_all_the_same() -> None:
+    """It was begun once, so there may be something to undo."""
+    runs = {PREPARE: a_run(S.INTERRUPTED)}
+    assert action(a_record(PREPARING, runs=runs), CUTOFF) == GiveUp(PREPARE, "NotBefore is near")
+    assert action(a_record(PREPARING, runs=runs, gone_at=NOW), NOW) == Begin(CANCELED)
+
+
+# Rules of a newer configuration
+
+
+@pytest.mark.parametrize(
+    ("newer", "memory", "is_mended"),
+    [
+        (Rule(name="a", prepare=(("other",),), handlers=HANDLED.handlers), {"0": {"was": 1}}, True),
+        (Rule(name="a", prepare=(("other",),)), {"0": {"was": 1}}, False),
+        (Rule(name="a", prepare=(("other",),)), {"0": {}}, True),
+        (Rule(name="b", handlers=HANDLED.handlers), {}, False),
+        (Rule(name="a", handlers=HANDLED.handlers, types=("Freeze",)), {}, False),
+    ],
+)
+def test_a_newer_rule_mends_one_about_the_same_events_that_has_the_same_to_undo(
+    newer: Rule, memory: dict[str, dict[str, Any]], is_mended: bool
+) -> None:
+    rule = Rule(name="a", prepare=(DRAIN,), handlers=HANDLED.handlers)
+    assert a_record(rule, memory=memory).is_mended_by(newer) is is_mended
