@@ -32,13 +32,14 @@ from forewarn.agent.judgement import (
 )
 from forewarn.agent.metrics import AgentMetrics
 from forewarn.agent.record import Approval, Finished, Record, RunState
+from forewarn.agent.reload import merge
 from forewarn.agent.rule import Rule, Step, first_match
 from forewarn.agent.state import Memory
 from forewarn.agent.steps import Steps
 from forewarn.agent.together import PeerState, Report, Verdict, may_approve
 from forewarn.client import AsyncClient, Document, EndpointError, Event, Missed, Seen
 from forewarn.clock import Clock
-from forewarn.errors import HookFailed, NotFound
+from forewarn.errors import ConfigError, HookFailed, NotFound
 from forewarn.wire.document import event_key
 
 __all__ = ["Agent", "Reports"]
@@ -85,6 +86,8 @@ class Agent:
         listeners: Called, on its event loop, whenever something may have changed.
         last_error: Why the endpoint did not answer; empty when it did.
         last_answer_at: When the endpoint answered last, on this machine's clock; None while it never did.
+        config_error: Why the configuration that was read last was not taken; empty when it was.
+        waiting_keys: What differs in it, but waits for a restart.
     """
 
     def __init__(  # noqa: PLR0913 - its ports
@@ -103,6 +106,8 @@ class Agent:
         self.listeners: list[Callable[[], None]] = []
         self.last_error = ""
         self.last_answer_at: datetime | None = None
+        self.config_error = ""
+        self.waiting_keys: tuple[str, ...] = ()
         self._rules = configuration.rules
         self._zone = local_time(configuration.timezone)
         self._client = client
@@ -256,6 +261,30 @@ class Agent:
                 _log.info("event %s: %s runs again", record.event.id, " and ".join(steps), extra=facts(record))
         self.wake()
         return ids
+
+    def reconfigure(self, read: Configuration) -> None:
+        """Go by a configuration that was read again.
+
+        Announced events about which nothing was done yet are matched anew. All others keep the rule that they have.
+        """
+        self.configuration, self.waiting_keys = merge(self.configuration, read)
+        self._rules = self.configuration.rules
+        self._zone = local_time(self.configuration.timezone)
+        self._book.reconfigure(
+            self.now(), records_max=self.configuration.events_max, history_max=self.configuration.history_max
+        )
+        self.config_error = ""
+        self.metrics.reloaded(is_taken=True)
+        _log.info("the configuration was read again: %d rules", len(self._rules))
+        if self.waiting_keys:
+            _log.warning("the configuration was read again, but %s wait for a restart", ", ".join(self.waiting_keys))
+        self.wake()
+
+    def keep_configuration(self, error: ConfigError) -> None:
+        """Take note that the configuration could not be read again, and go on with the one that is in effect."""
+        self.config_error = error.message
+        self.metrics.reloaded(is_taken=False)
+        _log.error("the configuration was not taken, and the one before stays in effect: %s", error.message)
 
     def wake(self) -> None:
         """Judge anew, soon."""

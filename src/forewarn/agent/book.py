@@ -105,7 +105,18 @@ class Book:
         self.vm = vm
         self.is_dirty = True
         for record in self.records:
-            if not record.runs and record.approval is Approval.NONE and record.by_hand_at is None:
+            if _is_untouched(record):
+                self.change(record.event.id, rule=self._choose(record.event, now))
+
+    def reconfigure(self, now: datetime, *, records_max: int, history_max: int) -> None:
+        """Go by another configuration: announced events about which nothing was done yet get the rule of it.
+
+        All others keep their rule: what was begun goes on, and is undone, as it was begun.
+        """
+        self._records_max = records_max
+        self._history_max = history_max
+        for record in self.records:
+            if _is_untouched(record) and record.started_at is None and record.gone_at is None:
                 self.change(record.event.id, rule=self._choose(record.event, now))
 
     def _meet(self, event: Event, now: datetime) -> None:
@@ -243,6 +254,11 @@ def _resume(record: Record, now: datetime) -> Record:
 def _is_ending(record: Record) -> bool:
     """Whether it was gone, and that has had its effect: what comes back under the same id is another event."""
     return record.gone_at is not None and (_is_undone(record) or record.is_stopping)
+
+
+def _is_untouched(record: Record) -> bool:
+    """Whether nothing was done about it yet, and no operator has said anything."""
+    return not record.runs and record.approval is Approval.NONE and record.by_hand_at is None
 
 
 def _is_undone(record: Record) -> bool:

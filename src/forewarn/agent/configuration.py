@@ -28,6 +28,7 @@ __all__ = [
     "default_state_file",
     "load_configuration",
     "local_time",
+    "read_address",
     "read_configuration",
     "read_text",
     "to_local",
@@ -258,6 +259,20 @@ def read_configuration(text: str, where: str = "configuration") -> Configuration
         line = line_of(text, fault.keys)
         msg = f"{where}:{line}: {fault.message}"
         raise ConfigError(msg, line=line) from error
+
+
+def read_address(text: str) -> Configuration:
+    """A configuration with nothing but where the agent answers and keeps its token, out of one that may be wrong.
+
+    Raises:
+        ConfigError: Not even that can be read.
+    """
+    try:
+        content = tomllib.loads(text)
+        return convert({key: content[key] for key in ("listen", "state_file") if key in content}, Configuration)
+    except (ValueError, RecursionError) as error:
+        msg = "the configuration does not say where the agent answers"
+        raise ConfigError(msg) from error
 
 
 def _unparsed(text: str, error: Exception) -> tuple[int, str]:

@@ -112,6 +112,17 @@ class _Collector(Collector):
             "Times that the state file could not be written.",
             value=metrics.save_failures,
         )
+        reloads = CounterMetricFamily(
+            "forewarn_agent_config_reloads", "Configurations that were read again, by outcome.", labels=["outcome"]
+        )
+        for outcome, count in metrics.reloads.items():
+            reloads.add_metric([outcome], count)
+        yield reloads
+        yield GaugeMetricFamily(
+            "forewarn_agent_config_current",
+            "0 while the configuration that was read last is not in effect, because it is wrong.",
+            value=float(metrics.is_config_current),
+        )
 
 
 def _buckets(spans: Spans) -> list[tuple[str, float]]:

@@ -24,7 +24,7 @@ UNIT_FOLDER = Path("/etc/systemd/system")
 
 EXAMPLE = """\
 # What the Forewarn agent of this VM does about maintenance events.
-# `forewarn agent check` explains this file; `systemctl restart forewarn-agent` puts it into effect.
+# `forewarn agent check` explains this file; `systemctl reload forewarn-agent` puts it into effect.
 
 # While this line stands here, no hook runs and nothing is approved: the log says what would be done.
 dry_run = true
@@ -66,6 +66,8 @@ StartLimitIntervalSec=0
 Type=notify
 NotifyAccess=main
 ExecStart={command}
+# The agent reads its configuration again. One that is wrong changes nothing; the log and `agent status` say so.
+ExecReload=/bin/kill -HUP $MAINPID
 {user}
 # From systemd 254 on, RestartSteps=6 and RestartMaxDelaySec=1min in a drop-in make these pauses grow.
 Restart=on-failure

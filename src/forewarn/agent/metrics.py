@@ -68,6 +68,8 @@ class AgentMetrics:
         polls: Its answers, by outcome.
         last_poll_at: When it answered last; None while it never did.
         save_failures: Times that the state file could not be written.
+        reloads: Configurations that were read again, by outcome.
+        is_config_current: Whether the one that was read last was taken.
     """
 
     def __init__(self, records: Callable[[], Iterable[Record]], now: Callable[[], datetime]) -> None:
@@ -81,6 +83,8 @@ class AgentMetrics:
         self.polls = Counter({"ok": 0, "failed": 0})
         self.last_poll_at: datetime | None = None
         self.save_failures = 0
+        self.reloads = Counter({"ok": 0, "failed": 0})
+        self.is_config_current = True
 
     def render(self) -> bytes:
         """All of it, in the text form of Prometheus."""
@@ -117,6 +121,11 @@ class AgentMetrics:
     def ended(self, event_type: str, outcome: str) -> None:
         """Nothing is left to do about an event."""
         self.ended_events[event_type, outcome] += 1
+
+    def reloaded(self, *, is_taken: bool) -> None:
+        """The configuration was read again, and taken or not."""
+        self.reloads["ok" if is_taken else "failed"] += 1
+        self.is_config_current = is_taken
 
     def save_failed(self) -> None:
         """The state file could not be written."""

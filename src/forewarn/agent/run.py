@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 def run_agent(config: Path, *, is_dry_run: bool = False) -> int:
-    """Run the agent until it is told to stop.
+    """Run the agent until it is told to stop; SIGHUP has it read its configuration again.
 
     Args:
         config: Its configuration file.
@@ -50,12 +50,15 @@ def run_agent(config: Path, *, is_dry_run: bool = False) -> int:
         The exit status: 0 after SIGTERM or Ctrl-C, 1 when it cannot run; then a line on stderr says why.
     """
     status = 0
-    try:
+
+    def read() -> Configuration:
         configuration = load_configuration(config)
-        if is_dry_run:
-            configuration = msgspec.structs.replace(configuration, dry_run=True)
+        return msgspec.structs.replace(configuration, dry_run=True) if is_dry_run else configuration
+
+    try:
+        configuration = read()
         configure_logging(configuration.log_level, configuration.log_file)
-        asyncio.run(_serve(configuration, Supervisor()))
+        asyncio.run(_serve(configuration, Supervisor(), read))
     except* ForewarnError as group:
         sys.stderr.write(f"forewarn: {_first(group).message}\n")
         status = _FAILED
@@ -88,10 +91,10 @@ class _Forgetful:
         pass
 
 
-async def _serve(configuration: Configuration, supervisor: Supervisor) -> None:
+async def _serve(configuration: Configuration, supervisor: Supervisor, read: Callable[[], Configuration]) -> None:
     """Run until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    _on_signals(stop.set)
+    stop, hangup = asyncio.Event(), asyncio.Event()
+    _on_signals(stop.set, hangup.set)
     async with AsyncExitStack() as stack:
         memory = _memory(configuration, stack)
         url = await _unless(stop, _endpoint(configuration))
@@ -124,7 +127,11 @@ async def _serve(configuration: Configuration, supervisor: Supervisor) -> None:
         supervisor.ready()
         agent.listeners.append(lambda: supervisor.status(_summary(agent)))
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(agent.run()), group.create_task(_show_life(supervisor))]
+            tasks = [
+                group.create_task(agent.run()),
+                group.create_task(_show_life(supervisor)),
+                group.create_task(_keep_reloading(hangup, agent, read)),
+            ]
             if peers is not None:
                 tasks.append(group.create_task(peers.run()))
             await stop.wait()
@@ -201,12 +208,27 @@ def _token(configuration: Configuration) -> str:
         raise ConfigError(msg) from error
 
 
-def _on_signals(stop: Callable[[], None]) -> None:
-    """Stop at SIGTERM and Ctrl-C; on Windows the event loop ends at Ctrl-C by itself."""
+def _on_signals(stop: Callable[[], None], hang_up: Callable[[], None]) -> None:
+    """Stop at SIGTERM and Ctrl-C; on Windows the event loop ends at Ctrl-C by itself, and there is no SIGHUP."""
     if sys.platform != "win32":
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
+
+
+async def _keep_reloading(hangup: asyncio.Event, agent: Agent, read: Callable[[], Configuration]) -> None:
+    """Read the configuration again at each SIGHUP; one that is wrong changes nothing."""
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        try:
+            configuration = await asyncio.to_thread(read)
+        except ConfigError as error:
+            agent.keep_configuration(error)
+        else:
+            agent.reconfigure(configuration)
+            logging.getLogger("forewarn").setLevel(configuration.log_level.upper())
 
 
 async def _show_life(supervisor: Supervisor) -> None:

@@ -104,6 +104,8 @@ def describe(agent: Agent) -> dict[str, Any]:
         "dry_run": agent.configuration.dry_run,
         "last_answer_at": agent.last_answer_at,
         "last_error": agent.last_error or None,
+        "config_error": agent.config_error or None,
+        "waits_for_restart": agent.waiting_keys,
         "now": agent.now(),
         "events": [_describe_record(record, agent) for record in agent.records],
         "finished": [msgspec.to_builtins(item) for item in reversed(agent.finished)],

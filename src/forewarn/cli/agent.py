@@ -193,7 +193,7 @@ def _add_status(noun: typer.Typer) -> None:
     @command(noun, "status", "forewarn agent status", "forewarn agent status --json")
     def status(output: Output, config: _Config = None) -> None:
         """Show what the running agent knows: the events that are there, and what it waits for."""
-        told = _ask(_configuration(config), "GET", "/status")
+        told = _ask(config, "GET", "/status")
         if output.show(told):
             return
         _show_status(output, told)
@@ -208,6 +208,8 @@ def _show_status(output: Output, told: dict[str, Any]) -> None:
             ("last answer", format_relative(told["last_answer_at"], now) or "none yet"),
             ("trouble", told["last_error"]),
             ("work", "out of service" if told["drained"] else "in service"),
+            ("not in effect", told["config_error"]),
+            ("waits for a restart", ", ".join(told["waits_for_restart"])),
             ("mode", "dry run: no hook runs, nothing is approved" if told["dry_run"] else None),
         ]
     )
@@ -278,7 +280,7 @@ def _add_words(noun: typer.Typer) -> None:
     @command(noun, "approve", "forewarn agent approve", "forewarn agent approve 602D9444-D2CD-49C7-8624-8643E7171297")
     def approve(output: Output, event_id: _EventId = None, config: _Config = None) -> None:
         """Approve events by hand: whatever their rules wait for, they are approved once they are prepared."""
-        told = _ask(_configuration(config), "POST", "/approve", event_id)
+        told = _ask(config, "POST", "/approve", event_id)
         if not output.show(told):
             for each in told["event_ids"]:
                 output.line(f"event {each} is approved by hand")
@@ -286,7 +288,7 @@ def _add_words(noun: typer.Typer) -> None:
     @command(noun, "recover", "forewarn agent recover")
     def recover(output: Output, event_id: _EventId = None, config: _Config = None) -> None:
         """Run a recovery again that has failed, after what was wrong has been mended."""
-        told = _ask(_configuration(config), "POST", "/recover", event_id)
+        told = _ask(config, "POST", "/recover", event_id)
         if not output.show(told):
             for each in told["event_ids"]:
                 output.line(f"event {each}: recovery begins again")
@@ -300,7 +302,7 @@ def _add_words(noun: typer.Typer) -> None:
         config: _Config = None,
     ) -> None:
         """Run failed steps again, after what was wrong has been mended: of preparing until NotBefore is near."""
-        told = _ask(_configuration(config), "POST", "/retry", event_id)
+        told = _ask(config, "POST", "/retry", event_id)
         if not output.show(told):
             for each in told["event_ids"]:
                 output.line(f"event {each}: what failed runs again")
@@ -344,14 +346,30 @@ def _config_file(config: Path | None) -> Path:
     return default_config_file()
 
 
-def _configuration(config: Path | None) -> Configuration:
-    from forewarn.agent.configuration import load_configuration
+def _ask(config: Path | None, method: str, path: str, event_id: str | None = None) -> dict[str, Any]:
+    """Ask the running agent, which may run although its configuration has been made wrong since.
 
-    return load_configuration(_config_file(config))
+    Raises:
+        ConfigError: The configuration is wrong, and no agent answers.
+        ServerUnreachable: It does not answer.
+        ForewarnError: It refuses.
+    """
+    from forewarn.agent.configuration import read_address, read_configuration, read_text
+
+    file = _config_file(config)
+    text = read_text(file)
+    try:
+        configuration = read_configuration(text, str(file))
+    except ConfigError as error:
+        try:
+            return _ask_at(read_address(text), method, path, event_id)
+        except (ConfigError, ServerUnreachable):
+            raise error from None
+    return _ask_at(configuration, method, path, event_id)
 
 
-def _ask(configuration: Configuration, method: str, path: str, event_id: str | None = None) -> dict[str, Any]:
-    """Ask the running agent.
+def _ask_at(configuration: Configuration, method: str, path: str, event_id: str | None) -> dict[str, Any]:
+    """Ask the agent at the address of a configuration.
 
     Raises:
         ServerUnreachable: It does not answer.
