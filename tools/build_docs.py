@@ -29,6 +29,7 @@ from forewarn.agent.metrics import AgentMetrics
 from forewarn.agent.record import Record
 from forewarn.agent.rule import Hook, Rule, Step
 from forewarn.agent.steps import VARIABLES, payload_of
+from forewarn.agent.template import PLACEHOLDERS, READY
 from forewarn.agent.together import Together
 from forewarn.cli.main import app as cli
 from forewarn.cli.openapi import openapi_document
@@ -266,14 +267,35 @@ def agent_hooks() -> str:
     )
     payload = json.dumps(json.loads(payload_of(record, Step.PREPARE, "db")), indent=2)
     text += f"\n## Standard input, and the body of webhooks\n\n```json\n{payload}\n```\n"
-    return text + (
-        "\n## Rules for hooks\n\n"
-        "- A command runs without a shell, in a process group of its own, which is ended as a whole: SIGTERM, then SIGKILL after 3 s.\n"
-        "- Exit status 0 is success; a webhook's is any 2xx.\n"
-        "- `timeout` holds for one try. Whatever it says, a step before the approval is ended at NotBefore less `margin`.\n"
-        "- A hook may run twice for the same event: after a failure, when it is to be retried, and after a crash of the agent. Write it so\n  that this does no harm.\n"
-        "- What it prints goes to the log, the end of it to `forewarn agent status --json`.\n"
+    return (
+        text
+        + _webhook_bodies()
+        + (
+            "\n## Rules for hooks\n\n"
+            "- A command runs without a shell, in a process group of its own, which is ended as a whole: SIGTERM, then SIGKILL after 3 s.\n"
+            "- Exit status 0 is success; a webhook's is any 2xx.\n"
+            "- `timeout` holds for one try. Whatever it says, a step before the approval is ended at NotBefore less `margin`.\n"
+            "- A hook may run twice for the same event: after a failure, when it is to be retried, and after a crash of the agent. Write it so\n  that this does no harm.\n"
+            "- What it prints goes to the log, the end of it to `forewarn agent status --json`.\n"
+        )
     )
+
+
+def _webhook_bodies() -> str:
+    """Placeholders of a webhook's body, and the ready ones."""
+    text = (
+        "\n## Bodies of webhooks by template\n\n`template` names the service, `body` replaces its message by JSON of your own. "
+        "In the texts of\nthe JSON, `$event_type` or `${event_type}` becomes the value, `$$` a dollar sign. A value cannot "
+        "break the JSON. For Slack, Teams\nand Discord it also becomes plain text on one line of at most 300 characters, "
+        "`-` when it is empty.\n[How to use them](../how-to/agent-webhooks.md).\n\n"
+    )
+    text += _table("placeholder", "what it becomes")
+    for name, what in PLACEHOLDERS.items():
+        text += _row(f"`${name}`", what)
+    for name, ready in READY.items():
+        if ready.body is not None:
+            text += f"\n### `{name}`\n\n```json\n{json.dumps(ready.body, indent=2)}\n```\n"
+    return text
 
 
 _EXAMPLE_MOMENT = datetime(2030, 1, 1, 10, 0, tzinfo=UTC)

@@ -26,6 +26,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
             "agent-kubernetes",
             "agent-pacemaker",
             "agent-health-file",
+            "agent-webhooks",
             "agent-several-vms",
             "agent-windows",
             "use-the-client",

@@ -15,6 +15,7 @@ import msgspec
 
 from forewarn.agent.codec import Mistake, Span
 from forewarn.agent.handlers import AnyHandler
+from forewarn.agent.template import check_body
 from forewarn.agent.window import Window
 from forewarn.client.transport import check_url
 from forewarn.errors import ConfigError
@@ -59,6 +60,10 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         shell: A line for the system's shell, instead of `command`.
         webhook: URL that gets the payload by POST, instead of `command`.
         headers: Of the webhook's request.
+        template: The service that the webhook belongs to: ``slack``, ``teams`` (a workflow's webhook) or ``discord``
+            get a message for people; ``forewarn`` sends the event as hooks read it.
+        body: JSON to send instead, with placeholders like ``$event_type`` in its texts; values are escaped for
+            `template`.
         timeout: For one try.
         retries: Further tries after a failure.
         retry_delay: Pause before each.
@@ -68,6 +73,8 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     shell: str = ""
     webhook: str = ""
     headers: dict[str, str] = {}
+    template: Literal["forewarn", "slack", "teams", "discord"] = "forewarn"
+    body: str = ""
     timeout: Span = Span(minutes=5)
     retries: int = 0
     retry_delay: Span = Span(seconds=1)
@@ -92,6 +99,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             msg = "expected a URL without user and password, for example https://example.com/maintenance"
             raise Mistake(msg, "webhook")
         self._check_headers()
+        self._check_body()
         if not 0 <= self.retries <= _RETRIES_MAX:
             msg = f"{self.retries} is out of range: expected 0 to {_RETRIES_MAX}"
             raise Mistake(msg, "retries")
@@ -108,6 +116,19 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             if value and _HEADER_VALUE.fullmatch(value) is None:
                 msg = "expected printable ASCII characters, without spaces around them"
                 raise Mistake(msg, "headers", name)
+
+    def _check_body(self) -> None:
+        if self.template != "forewarn" and not self.webhook:
+            msg = "only a webhook has a template"
+            raise Mistake(msg, "template")
+        if self.body and not self.webhook:
+            msg = "only a webhook has a body"
+            raise Mistake(msg, "body")
+        if self.body:
+            try:
+                check_body(self.body)
+            except ValueError as error:
+                raise Mistake(str(error), "body") from error
 
     @property
     def label(self) -> str:

@@ -20,13 +20,14 @@ from forewarn.agent.handlers.contract import Handler, Ran
 from forewarn.agent.process import run_process
 from forewarn.agent.record import Record
 from forewarn.agent.rule import Hook, Step
+from forewarn.agent.template import fill
 from forewarn.client.exchange import Request
 from forewarn.client.transport import AsyncHttp
 from forewarn.clock import Clock, RealClock
 from forewarn.errors import ForewarnError, HookFailed
 from forewarn.wire.document import Event
 
-__all__ = ["VARIABLES", "DryRun", "Remember", "StepRunner", "Steps", "environment_of", "payload_of"]
+__all__ = ["VARIABLES", "DryRun", "Remember", "StepRunner", "Steps", "environment_of", "payload_of", "values_of"]
 
 _log = logging.getLogger("forewarn.agent")
 
@@ -35,6 +36,7 @@ Remember = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 _SUCCESS = range(200, 300)
 _VARIABLE_BYTES_MAX = 32_000
+_HEADLINE_NAME_MAX = 50
 
 
 class Steps(Protocol):
@@ -105,35 +107,28 @@ class StepRunner:
         ]
         handled = list(zip(record.rule.handlers, occasions, strict=True))
         hooks = record.rule.hooks(step)
-        payload = payload_of(record, step, vm, reason)
-        variables = os.environ | environment_of(record, step, vm, reason)
+        told = _Told(record, step, vm, reason)
         match step:
             case Step.PREPARE:
                 for handler, occasion in handled:
                     await _within(handler, handler.prepare(occasion))
-                return await self._run_hooks(hooks, payload, variables)
+                return await self._run_hooks(hooks, told)
             case Step.STARTED:
                 for handler, occasion in handled:
                     await _within(handler, handler.started(occasion))
-                return await self._run_hooks(hooks, payload, variables)
+                return await self._run_hooks(hooks, told)
             case Step.RECOVER | Step.CANCELED:
-                return await self._undo(handled, hooks, payload, variables)
+                return await self._undo(handled, hooks, told)
             case _:
-                return await self._run_hooks(hooks, payload, variables)
+                return await self._run_hooks(hooks, told)
 
-    async def _undo(
-        self,
-        handled: Sequence[tuple[Handler, _Occurrence]],
-        hooks: tuple[Hook, ...],
-        payload: bytes,
-        variables: dict[str, str],
-    ) -> str:
+    async def _undo(self, handled: Sequence[tuple[Handler, _Occurrence]], hooks: tuple[Hook, ...], told: _Told) -> str:
         """Undo everything that can be undone, even where a part of it fails."""
         failures: list[HookFailed] = []
         printed: list[str] = []
         for hook in hooks:
             try:
-                printed.append(await self._run_hook(hook, payload, variables))
+                printed.append(await self._run_hook(hook, told))
             except HookFailed as error:
                 failures.append(error)
                 printed.append(str(error.details.get("output", "")))
@@ -149,19 +144,19 @@ class StepRunner:
             raise HookFailed("; ".join(error.message for error in failures), **details | {"output": output})
         return output
 
-    async def _run_hooks(self, hooks: tuple[Hook, ...], payload: bytes, variables: dict[str, str]) -> str:
-        return self._end_of([await self._run_hook(hook, payload, variables) for hook in hooks])
+    async def _run_hooks(self, hooks: tuple[Hook, ...], told: _Told) -> str:
+        return self._end_of([await self._run_hook(hook, told) for hook in hooks])
 
     def _end_of(self, printed: Iterable[str]) -> str:
         together = "".join(printed)
         return together[max(len(together) - self._output_size_bytes_max, 0) :]
 
-    async def _run_hook(self, hook: Hook, payload: bytes, variables: dict[str, str]) -> str:
+    async def _run_hook(self, hook: Hook, told: _Told) -> str:
         """One hook, tried again as it says."""
         tries = hook.retries + 1
         for number in range(1, tries + 1):
             try:
-                return await self._try_hook(hook, payload, variables)
+                return await self._try_hook(hook, told)
             except HookFailed as error:
                 if number == tries:
                     raise
@@ -169,15 +164,15 @@ class StepRunner:
                 await asyncio.sleep(hook.retry_delay.total_seconds())
         raise AssertionError  # pragma: no cover - the last try returns or raises
 
-    async def _try_hook(self, hook: Hook, payload: bytes, variables: dict[str, str]) -> str:
+    async def _try_hook(self, hook: Hook, told: _Told) -> str:
         timeout_s = hook.timeout.total_seconds()
         if hook.webhook:
-            await _post(hook, payload, timeout_s)
+            await _post(hook, told.body(hook), timeout_s)
             return ""
         ran = await run_process(
             hook.shell or hook.command,
-            stdin=payload,
-            environment=variables,
+            stdin=told.payload,
+            environment=told.variables,
             timeout_s=timeout_s,
             output_size_bytes_max=self._output_size_bytes_max,
         )
@@ -205,13 +200,13 @@ async def _within(handler: Handler, work: Awaitable[None]) -> None:
         raise HookFailed(msg) from error
 
 
-async def _post(hook: Hook, payload: bytes, timeout_s: float) -> None:
-    """Send the payload to a webhook."""
+async def _post(hook: Hook, body: bytes, timeout_s: float) -> None:
+    """Send a body to a webhook."""
     parts = urlsplit(hook.webhook)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     # Names in one form, so that what is given replaces what would be sent otherwise.
     headers = {"Content-Type": "application/json"} | {name.title(): value for name, value in hook.headers.items()}
-    request = Request(method="POST", path=path, headers=headers, body=payload, timeout_s=timeout_s)
+    request = Request(method="POST", path=path, headers=headers, body=body, timeout_s=timeout_s)
     http = AsyncHttp(f"{parts.scheme}://{parts.netloc}", connect_timeout_s=timeout_s)
     try:
         async with asyncio.timeout(timeout_s):
@@ -285,6 +280,36 @@ def environment_of(record: Record, step: Step, vm: str, reason: str = "") -> dic
     return {f"FOREWARN_{name}": value.replace("\0", "") for name, value in told.items()}
 
 
+_HEADLINES = {
+    Step.PREPARE: " is announced",
+    Step.BEFORE_APPROVAL: " is about to be approved",
+    Step.STARTED: " has started",
+    Step.RECOVER: " is over",
+    Step.CANCELED: " is canceled",
+    Step.ALERT: ": a step has failed",
+}
+
+
+def values_of(record: Record, step: Step, vm: str, reason: str = "") -> dict[str, str]:
+    """What the placeholders of a webhook's body become; see `template.PLACEHOLDERS`."""
+    event = record.event
+    variables = environment_of(record, step, vm, reason)
+    values = {name.removeprefix("FOREWARN_").lower(): value for name, value in variables.items()}
+    seconds = event.duration_s
+    return values | {
+        "headline": f"{event.type[:_HEADLINE_NAME_MAX]} of {_whom(event, vm)}{_HEADLINES[step]}",
+        "event_resources": values["event_resources"].replace(",", ", "),
+        "event_duration": f"{seconds} s" if seconds > 0 else "unknown" if seconds else "none",
+    }
+
+
+def _whom(event: Event, vm: str) -> str:
+    """Whom an event hits, in a few words, beginning with this VM."""
+    first = vm if event.affects(vm) else next(iter(event.resources), "no VM")
+    others = len(event.resources) - 1
+    return first[:_HEADLINE_NAME_MAX] + (f" and {others} more" if others > 0 else "")
+
+
 def _fitting(text: str, end: str = "") -> str:
     """As much of a text as fits into a variable, up to a separator."""
     content = text.encode()
@@ -320,6 +345,29 @@ def payload_of(record: Record, step: Step, vm: str, reason: str = "") -> bytes:
 
 def _moment(event: Event) -> str:
     return "" if event.not_before is None else event.not_before.isoformat().replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the hooks of one step are told."""
+
+    record: Record
+    step: Step
+    vm: str
+    reason: str
+
+    @property
+    def payload(self) -> bytes:
+        return payload_of(self.record, self.step, self.vm, self.reason)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return os.environ | environment_of(self.record, self.step, self.vm, self.reason)
+
+    def body(self, hook: Hook) -> bytes:
+        """What a webhook gets."""
+        values = values_of(self.record, self.step, self.vm, self.reason)
+        return fill(hook.template, hook.body, values) or self.payload
 
 
 @dataclass(slots=True, kw_only=True)

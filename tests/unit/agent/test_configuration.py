@@ -284,7 +284,7 @@ MISTAKES = [
         "[[rule]]\nprepare = [{ command = ['a'], environment = 'b' }]",
         (
             "2: rule 1: prepare 1: environment: not known: "
-            "expected command, headers, retries, retry_delay, shell, timeout or webhook"
+            "expected body, command, headers, retries, retry_delay, shell, template, timeout or webhook"
         ),
     ),
     (

@@ -1,0 +1,184 @@
+"""Bodies of webhooks: JSON with placeholders in its texts, and ready ones for services that people read.
+
+Placeholders are filled in after the JSON is read and before it is written again, so no value can break out of its text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from string import Template
+from typing import Any
+
+import msgspec
+
+__all__ = ["PLACEHOLDERS", "READY", "Ready", "check_body", "fill"]
+
+PLACEHOLDERS = {
+    "headline": "what happens, in a few words: `Reboot of vm-1 and 2 more is announced`",
+    "step": "the step: `prepare`, `before-approval`, `started`, `recover`, `canceled` or `alert`",
+    "vm": "this VM's name",
+    "rule": "name of the rule",
+    "prepared": "`true` when everything that the rule prepares is done, else `false`",
+    "reason": "why there is an alert; empty at other steps",
+    "event_id": "EventId, exactly as the endpoint shows it",
+    "event_type": "`Freeze`, `Reboot`, `Redeploy`, `Preempt`, `Terminate`",
+    "event_status": "`Scheduled` or `Started`, as it was seen last",
+    "event_resources": "names of the VMs that it hits, separated by commas",
+    "event_not_before": "RFC 3339 in UTC; empty once it has started",
+    "event_description": "Description; may be empty",
+    "event_source": "`Platform`, `User`, or empty where the api-version does not say",
+    "event_duration": "expected impact in words: `9 s`, `none`, `unknown`",
+    "event_duration_s": "expected impact in seconds; 0 none, -1 unknown",
+}
+"""What may follow a ``$`` in the texts of a body, and what it becomes."""
+
+_VALUE_LENGTH_MAX = 300
+"""Below all limits of Slack, Teams and Discord for one field, also when every character is escaped."""
+
+_MARKDOWN = re.compile(r"[\\*_~`|>#\[\]()<]")
+_SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_ROWS = {
+    "This VM": "$vm",
+    "VMs of the event": "$event_resources",
+    "Not before": "$event_not_before",
+    "Impact": "$event_duration",
+    "Source": "$event_source",
+    "Description": "$event_description",
+    "Reason": "$reason",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A service that takes webhooks.
+
+    Attributes:
+        body: The JSON that it gets, with placeholders; None: the event as hooks read it.
+        escape: Makes a value plain text there: neither formatting nor mentions.
+    """
+
+    body: Any
+    escape: Callable[[str], str]
+
+
+def _shorten(text: str) -> str:
+    """The text on one line and not too long; a dash for none, since some services take no empty text."""
+    line = " ".join(text.split())
+    return (line if len(line) <= _VALUE_LENGTH_MAX else f"{line[: _VALUE_LENGTH_MAX - 1]}…") or "-"
+
+
+def _escape_slack(text: str) -> str:
+    return _shorten(text).translate(_SLACK)
+
+
+def _escape_markdown(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\g<0>", _shorten(text))
+
+
+def _rich_text(*runs: dict[str, str]) -> dict[str, Any]:
+    """A line of an Adaptive Card; unlike a TextBlock it knows no Markdown, so what a value holds is shown as it is."""
+    return {"type": "RichTextBlock", "inlines": [{"type": "TextRun"} | run for run in runs]}
+
+
+_SLACK_BODY = {
+    "text": "$headline",
+    "blocks": [
+        {"type": "section", "text": {"type": "mrkdwn", "text": "*$headline*"}},
+        {
+            "type": "section",
+            "fields": [{"type": "mrkdwn", "text": f"*{name}*\n{value}"} for name, value in _ROWS.items()],
+        },
+    ],
+}
+_TEAMS_CARD = {
+    "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+    "type": "AdaptiveCard",
+    "version": "1.4",
+    "body": [
+        _rich_text({"text": "$headline", "weight": "Bolder", "size": "Medium"}),
+        *(_rich_text({"text": f"{name}: ", "weight": "Bolder"}, {"text": value}) for name, value in _ROWS.items()),
+    ],
+}
+_TEAMS_BODY = {
+    "type": "message",
+    "attachments": [
+        {"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": None, "content": _TEAMS_CARD}
+    ],
+}
+_DISCORD_BODY = {
+    "allowed_mentions": {"parse": []},
+    "embeds": [
+        {"title": "$headline", "fields": [{"name": name, "value": value} for name, value in _ROWS.items()]},
+    ],
+}
+
+READY = {
+    "forewarn": Ready(body=None, escape=str),
+    "slack": Ready(body=_SLACK_BODY, escape=_escape_slack),
+    "teams": Ready(body=_TEAMS_BODY, escape=_shorten),
+    "discord": Ready(body=_DISCORD_BODY, escape=_escape_markdown),
+}
+"""The services by their names in the configuration."""
+
+
+def check_body(text: str) -> None:
+    """Check a body of the configuration.
+
+    Raises:
+        ValueError: It is not JSON, or a placeholder is not known.
+    """
+    try:
+        content = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        msg = f"not JSON: {error}"
+        raise ValueError(msg) from error
+    for part in _texts(content):
+        template = Template(part)
+        if not template.is_valid():
+            msg = "a $ is followed by no placeholder; write $$ for a dollar sign"
+            raise ValueError(msg)
+        unknown = [name for name in template.get_identifiers() if name not in PLACEHOLDERS]
+        if unknown:
+            msg = f"${unknown[0]} is not known: expected one of {', '.join(f'${name}' for name in PLACEHOLDERS)}"
+            raise ValueError(msg)
+
+
+def fill(name: str, body: str, values: Mapping[str, str]) -> bytes | None:
+    """The body of a webhook.
+
+    Args:
+        name: The service, one of `READY`.
+        body: JSON of the configuration that replaces the ready one; empty for the ready one.
+        values: What each placeholder becomes.
+
+    Returns:
+        JSON; None where the service gets the event as hooks read it.
+    """
+    ready = READY[name]
+    content = msgspec.json.decode(body) if body else ready.body
+    if content is None and not body:
+        return None
+    escaped = {key: ready.escape(value) for key, value in values.items()}
+    return msgspec.json.encode(_filled(content, escaped))
+
+
+def _filled(content: Any, values: Mapping[str, str]) -> Any:  # noqa: ANN401 - any JSON
+    """The content with every placeholder replaced; the names of members are left as they are."""
+    if isinstance(content, str):
+        return Template(content).substitute(values)
+    if isinstance(content, list):
+        return [_filled(each, values) for each in content]
+    if isinstance(content, dict):
+        return {name: _filled(each, values) for name, each in content.items()}
+    return content
+
+
+def _texts(content: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON
+    """Every text in which placeholders are looked for."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list | dict):
+        for each in content.values() if isinstance(content, dict) else content:
+            yield from _texts(each)
