@@ -96,14 +96,14 @@ class Document:
         wanted = event_key(event_id)
         return next((event for event in self.events if event.key == wanted), None)
 
+    def affecting(self, vm: str) -> tuple[Event, ...]:
+        """The events that hit that VM, in the order of the document; empty: none is ahead of it or under way (R60)."""
+        return tuple(event for event in self.events if event.affects(vm))
+
 
 def event_key(event_id: str) -> str:
     """The EventId in the form in which ids are compared: upper case, without spaces around it (R53, A8)."""
     return event_id.strip().upper()
-
-    def affecting(self, vm: str) -> tuple[Event, ...]:
-        """The events that hit that VM, in the order of the document; empty: none is ahead of it or under way (R60)."""
-        return tuple(event for event in self.events if event.affects(vm))
 
 
 def decode_document(body: bytes, version: str = "2020-07-01") -> Document:
