@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from forewarn.testing.loading import load_scenario, shipped_scenarios
+from tests.support.documents import ROOT
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.slow  # whole processes, for seconds
@@ -90,6 +91,81 @@ def test_a_handler_that_does_well_passes(tmp_path: Path) -> None:
     assert [step["fault"] for step in report["steps"]] == [None] * 5
     suite = ET.parse(tmp_path / "report.xml").getroot()  # noqa: S314 - our own file
     assert (suite.get("tests"), suite.get("failures")) == ("5", "0")
+
+
+def whole_kit(folder: Path, handler: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """`forewarn try --all`, with the handler in a folder from which it is started."""
+    (folder / "handler.py").write_text(handler)
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "forewarn",
+            "try",
+            "--all",
+            "--shared-network",
+            *options,
+            "--",
+            sys.executable,
+            "handler.py",
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def test_all_scenarios_are_tried_each_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    """One table, one file for CI, one exit status; what is for playing only is left out."""
+    code = (ROOT / "examples/handlers/handler.py").read_text()
+    code = code.replace('"http://169.254.169.254/metadata/"', 'os.environ["FOREWARN_ENDPOINT"] + "/metadata/"')
+    probes = ["--prepared", "test -e drained", "--recovered", "test ! -e drained"]
+    ran = whole_kit(tmp_path, f"import os\n{code}", *probes, "--patience", "20s", "--junit", "j.xml", "--json")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    reports = json.loads(ran.stdout)["scenarios"]
+    wanted = [name for name in shipped_scenarios() if load_scenario(name).only != "play"]
+    assert [report["scenario"] for report in reports] == wanted
+    assert [finding for report in reports for finding in report["findings"] if finding["is_wrong"]] == []
+    suites = ET.parse(tmp_path / "j.xml").getroot()  # noqa: S314 - our own file
+    assert [suite.get("name") for suite in suites] == [f"forewarn try {name}" for name in wanted]
+    assert not (tmp_path / "drained").exists()
+
+
+def test_what_failed_of_all_is_named_with_its_last_lines(tmp_path: Path) -> None:
+    probes = ["--prepared", f"test -e {tmp_path}/drained", "--jobs", "9"]
+    ran = whole_kit(tmp_path, "print('I am not ready'); raise SystemExit(7)", *probes)
+    assert ran.returncode == 1
+    assert "live-migration" in ran.stdout
+    assert ran.stdout.count("it ended by itself, with status 7") >= 20
+    assert "I am not ready" in ran.stdout
+    assert "did not pass 25 of 25 scenarios: a-bad-day" in ran.stderr
+
+
+def test_a_marker_that_all_would_share_is_not_used_by_several_at_a_time(tmp_path: Path) -> None:
+    ran = whole_kit(tmp_path, "raise SystemExit(7)", "--prepared", f"test -e {tmp_path}/drained")
+    assert ran.stderr.startswith(f"one scenario at a time, for all would share {tmp_path}/drained: ")
+
+
+def test_how_many_at_a_time_is_for_all(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "forewarn", "try", "--jobs", "3", "--", "true"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "--jobs is for --all" in ran.stderr
+
+
+def test_what_it_printed_is_shown_also_where_it_passed_if_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "handler.py").write_text(POLL.replace("BEFORE", "print('ready now')"))
+    (tmp_path / "scenario.yaml").write_text(SCENARIO)
+    command = [sys.executable, "-m", "forewarn", "try", "--scenario", "scenario.yaml", "--shared-network"]
+    for option in ([], ["--show-output"]):
+        ran = subprocess.run(
+            [*command, *option, "--", sys.executable, "handler.py"],
+            capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        assert ("ready now" in ran.stdout) == bool(option)
 
 
 CANCELED = """\

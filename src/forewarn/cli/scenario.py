@@ -46,10 +46,16 @@ def add_scenario(app: typer.Typer) -> None:
             from forewarn.testing.loading import load_scenario, shipped_scenarios
 
         found = [load_scenario(name) for name in shipped_scenarios()]
-        if not output.show([{"name": each.name, "title": each.title, "steps": len(each.steps)} for each in found]):
+        content = [
+            {"name": each.name, "title": each.title, "steps": len(each.steps), "only": each.only} for each in found
+        ]
+        if not output.show(content):
             output.table(
-                [Column("name"), Column("title", is_whole=False), Column("vms"), Column("steps")],
-                [(each.name, each.title, len(each.inventory.vms), len(each.steps)) for each in found],
+                [Column("name"), Column("title", is_whole=False), Column("vms"), Column("steps"), Column("for")],
+                [
+                    (each.name, each.title, len(each.inventory.vms), len(each.steps), each.only or "play, try")
+                    for each in found
+                ],
             )
 
     @command(noun, "show", "forewarn scenario show live-migration")

@@ -112,14 +112,22 @@ class Handler:
         is_alone: Give it a network of its own where that is possible.
         environment: Variables that it finds besides those that everybody has; ``{endpoint}`` stands for the URL of the
             endpoint.
+        folder: Where it runs; None: where this process does.
 
     Attributes:
         left: How many processes it left behind, that had to be killed.
         reboots: How often it was killed by a reboot of its VM.
     """
 
-    def __init__(
-        self, lab: Lab, vm: str, command: Sequence[str], *, is_alone: bool, environment: Mapping[str, str]
+    def __init__(  # noqa: PLR0913 - what a process is made of
+        self,
+        lab: Lab,
+        vm: str,
+        command: Sequence[str],
+        *,
+        is_alone: bool,
+        environment: Mapping[str, str],
+        folder: Path | None,
     ) -> None:
         self.left = 0
         self.reboots = 0
@@ -128,6 +136,7 @@ class Handler:
         self._command = command
         self._wants_network = is_alone
         self._environment = environment
+        self._folder = folder
         self._mark = secrets.token_hex(16)
         self._output = b""
         self._output_bytes = 0
@@ -203,6 +212,7 @@ class Handler:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
+                cwd=self._folder,
                 env=self._variables(f"http://{ADDRESS[0]}"),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -229,6 +239,7 @@ class Handler:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
+                cwd=self._folder,
                 env=self._variables(await self._lab.url(self._vm)),
                 start_new_session=True,
             )
@@ -247,13 +258,14 @@ class Handler:
 
 
 @asynccontextmanager
-async def run_handler(
+async def run_handler(  # noqa: PLR0913 - as of `Handler`
     lab: Lab,
     vm: str,
     command: Sequence[str],
     *,
     is_alone: bool = True,
     environment: Mapping[str, str] = MappingProxyType({}),
+    folder: Path | None = None,
 ) -> AsyncIterator[Handler]:
     """Start the handler of a VM; it and everything that it began has ended when the block has.
 
@@ -263,8 +275,9 @@ async def run_handler(
         command: With its arguments.
         is_alone: Give it a network of its own where that is possible.
         environment: See `Handler`.
+        folder: Where it runs; None: where this process does.
     """
-    handler = Handler(lab, vm, command, is_alone=is_alone, environment=environment)
+    handler = Handler(lab, vm, command, is_alone=is_alone, environment=environment, folder=folder)
     await handler.start()
     try:
         yield handler

@@ -12,30 +12,50 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from forewarn.testing.finding import Findings
 from forewarn.testing.lab import Lab
 from forewarn.wire.document import Event
 
-__all__ = ["PreparationMonitor", "command_succeeds"]
+__all__ = ["PreparationMonitor", "Probe"]
 
 _COMMAND_S = 10.0
 _ASK_EVERY_S = 0.1
 
 
-async def command_succeeds(command: str) -> bool:
-    """Whether a shell command ends with status 0 within 10 s."""
-    process = await asyncio.create_subprocess_shell(command, stdin=asyncio.subprocess.DEVNULL)
-    try:
-        async with asyncio.timeout(_COMMAND_S):
-            return await process.wait() == 0
-    except TimeoutError:
-        return False
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A shell command whose exit status says how the VM is.
+
+    Attributes:
+        command: Ends with status 0 within 10 s where it is so; empty: it always is.
+        folder: Where it runs; None: where this process does.
+    """
+
+    command: str
+    folder: Path | None = None
+
+    async def succeeds(self) -> bool:
+        """Whether it is so now."""
+        if not self.command:
+            return True
+        process = await asyncio.create_subprocess_shell(
+            self.command, stdin=asyncio.subprocess.DEVNULL, cwd=self.folder, start_new_session=True
+        )
+        try:
+            async with asyncio.timeout(_COMMAND_S):
+                return await process.wait() == 0
+        except TimeoutError:
+            return False
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 class PreparationMonitor:
@@ -44,18 +64,18 @@ class PreparationMonitor:
     Args:
         lab: Where its handler finds the endpoint; running.
         vm: Which one.
-        command: A shell command that succeeds while the VM is prepared, and fails while it is not; empty: not known.
+        probe: Succeeds while the VM is prepared, and fails while it is not; an empty one: not known.
         findings: Where to write what is found.
 
     Attributes:
         is_active: Whether there is a command to ask.
     """
 
-    def __init__(self, lab: Lab, vm: str, command: str, findings: Findings) -> None:
-        self.is_active = bool(command)
+    def __init__(self, lab: Lab, vm: str, probe: Probe, findings: Findings) -> None:
+        self.is_active = bool(probe.command)
         self._lab = lab
         self._vm = vm
-        self._command = command
+        self._probe = probe
         self._findings = findings
         self._due: set[str] = set()
         """Events for which the VM was prepared, and has to stay so."""
@@ -65,7 +85,7 @@ class PreparationMonitor:
 
     async def is_prepared(self) -> bool:
         """Whether the command succeeds now; True where there is none."""
-        return not self.is_active or await command_succeeds(self._command)
+        return await self._probe.succeeds()
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -149,8 +169,8 @@ class PreparationMonitor:
         if await self.is_prepared():
             self._findings.add(
                 "always-prepared",
-                f"{self._command!r} succeeds before the handler has started: a marker of an earlier run may be left "
-                "over, and then nothing can be said of whether it prepares; remove it first",
+                f"{self._probe.command!r} succeeds before the handler has started: a marker of an earlier run may be "
+                "left over, and then nothing can be said of whether it prepares; remove it first",
                 is_wrong=False,
             )
         else:

@@ -6,11 +6,10 @@ import asyncio
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-from xml.etree import ElementTree as ET
 
 from forewarn.clock import RealClock, VirtualClock
 from forewarn.errors import InvalidRequest
@@ -20,99 +19,15 @@ from forewarn.testing.handler import Handler, run_handler
 from forewarn.testing.lab import Lab
 from forewarn.testing.loading import Scenario
 from forewarn.testing.player import Outcome, Player, lab_of
-from forewarn.testing.preparation import PreparationMonitor, command_succeeds
+from forewarn.testing.preparation import PreparationMonitor, Probe
+from forewarn.testing.report import Report
 from forewarn.wire.advice import RATE_MAX, advise_all
 from forewarn.wire.exchange import Exchange
 
-__all__ = ["Report", "try_handler"]
+__all__ = ["try_all", "try_handler"]
 
 _TIMER_S = 0.1
 _OUTPUT_SHOWN = 4000
-
-
-@dataclass(slots=True)
-class Report:
-    """What a handler did.
-
-    Attributes:
-        scenario: Its name.
-        outcomes: Of each step.
-        findings: What there is to say.
-        first_look_s: From its start to its first request; None: it never asked.
-        requests: How many it sent.
-        interval_s: Between two of its GETs, the median; None: there were none.
-        approvals: For each approval that was taken: the EventId, and the seconds from when it was announced.
-        is_alone: Whether it had a network of its own.
-        reboots: How often a reboot of its VM killed it.
-        status: Its exit status, when it ended by itself; None: it ran to the end.
-        output: The end of what it printed.
-    """
-
-    scenario: str
-    outcomes: list[Outcome] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    first_look_s: float | None = None
-    requests: int = 0
-    interval_s: float | None = None
-    approvals: list[tuple[str, float]] = field(default_factory=list)
-    is_alone: bool = False
-    reboots: int = 0
-    status: int | None = None
-    output: str = ""
-
-    @property
-    def has_passed(self) -> bool:
-        """Whether every step came as expected, and nothing was wrong."""
-        return not any(o.fault for o in self.outcomes) and not any(f.is_wrong for f in self.findings)
-
-    def as_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "scenario": self.scenario,
-            "passed": self.has_passed,
-            "first_look_s": self.first_look_s,
-            "requests": self.requests,
-            "interval_s": self.interval_s,
-            "approvals": [{"event_id": event_id, "after_s": after_s} for event_id, after_s in self.approvals],
-            "own_network": self.is_alone,
-            "reboots": self.reboots,
-            "status": self.status,
-            "steps": [
-                {
-                    "number": o.number,
-                    "line": o.line,
-                    "at_s": o.at.total_seconds(),
-                    "step": o.verb,
-                    "text": o.text,
-                    "fault": o.fault or None,
-                }
-                for o in self.outcomes
-            ],
-            "findings": [
-                {"code": f.code, "text": f.text, "is_wrong": f.is_wrong, "count": f.count} for f in self.findings
-            ],
-            "output": self.output,
-        }
-
-    def as_junit(self) -> bytes:
-        """For CI systems: a test case for each step and for each finding."""
-        suite = ET.Element("testsuite", name=f"forewarn try {self.scenario}")
-        cases = [(f"{o.number}. {o.text}", o.fault) for o in self.outcomes]
-        cases += [(f.code, f.text if f.is_wrong else "") for f in self.findings]
-        for name, fault in cases:
-            case = ET.SubElement(suite, "testcase", classname=self.scenario, name=_clean(name))
-            if fault:
-                ET.SubElement(case, "failure", message=_clean(fault))
-        ET.SubElement(suite, "system-out").text = _clean(self.output)
-        suite.set("tests", str(len(cases)))
-        suite.set("failures", str(sum(bool(fault) for _, fault in cases)))
-        content: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
-        return content
-
-
-def _clean(text: str) -> str:
-    """What XML can hold of it."""
-    return "".join(c for c in text if c in "\t\n" or c.isprintable())
 
 
 async def try_handler(  # noqa: PLR0913 - what a trial is made of
@@ -124,6 +39,7 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
     recovered: str = "",
     reboots: bool = False,
     is_alone: bool = True,
+    folder: Path | None = None,
     on_step: Callable[[Outcome], None] = lambda _outcome: None,
     on_wait: Callable[[int, str], None] = lambda _number, _text: None,
 ) -> Report:
@@ -140,6 +56,7 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
             it any more. Empty: none.
         reboots: Whether a Reboot or Redeploy of its VM kills the handler and starts it again, in any scenario.
         is_alone: Give it a network of its own, with the endpoint at 169.254.169.254, where that is possible.
+        folder: Where the handler and the commands run; None: where this process does.
         on_step: Told of each step that is done.
         on_wait: Told of each step, by its number and in words, before it is waited for.
 
@@ -153,11 +70,11 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
     async with lab_of(scenario, VirtualClock(RealClock().now().replace(microsecond=0))).running() as lab:
         vm = scenario.handler
         times = _Times(lab, vm)
-        preparation = PreparationMonitor(lab, vm, prepared, findings)
+        preparation = PreparationMonitor(lab, vm, Probe(prepared, folder), findings)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(preparation.watching())
             handler = await stack.enter_async_context(
-                run_handler(lab, vm, command, is_alone=is_alone, environment=scenario.environment)
+                run_handler(lab, vm, command, is_alone=is_alone, environment=scenario.environment, folder=folder)
             )
             companion = Companion(
                 lab,
@@ -166,7 +83,7 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
                 handler=handler,
                 findings=findings,
                 preparation=preparation,
-                is_recovered=partial(command_succeeds, recovered or "true"),
+                is_recovered=Probe(recovered, folder).succeeds,
             )
             if reboots or scenario.reboot:
                 await stack.enter_async_context(companion.rebooting())
@@ -174,6 +91,52 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
             report.status = handler.status
         _sum_up(report, lab, times, handler, findings)
     return report
+
+
+async def try_all(
+    scenarios: Sequence[Scenario],
+    command: Sequence[str],
+    *,
+    jobs: int,
+    on_report: Callable[[Report], None] = lambda _report: None,
+    **how: Any,  # noqa: ANN401 - whatever `try_handler` takes
+) -> list[Report]:
+    """Run the handler in each of several scenarios, several at a time, each in an empty folder of its own.
+
+    Handlers mostly wait, so more of them than there are processors run at a time. The longest begin first.
+
+    Args:
+        scenarios: What happens; those that are for playing only are left out.
+        command: The handler. An argument that names a file is found from the new folder as well.
+        jobs: How many run at a time.
+        on_report: Told of each report as it comes.
+        how: See `try_handler`.
+
+    Returns:
+        In the order of the scenarios.
+    """
+    wanted = [scenario for scenario in scenarios if scenario.only != "play"]
+    begun = sorted(wanted, key=lambda scenario: -len(scenario.steps))
+    words = [_absolute(word) for word in command]
+    room = asyncio.Semaphore(jobs)
+    reports: dict[str, Report] = {}
+
+    async def try_one(scenario: Scenario) -> None:
+        async with room:
+            with TemporaryDirectory(prefix="forewarn-try-") as folder:
+                reports[scenario.name] = await try_handler(scenario, words, folder=Path(folder), **how)
+        on_report(reports[scenario.name])
+
+    async with asyncio.TaskGroup() as group:
+        for scenario in begun:
+            group.create_task(try_one(scenario))
+    return [reports[scenario.name] for scenario in wanted]
+
+
+def _absolute(word: str) -> str:
+    """Return an argument as it is to be said in another folder: a file by its whole path, anything else as it is."""
+    path = Path(word)
+    return str(path.absolute()) if path.is_file() else word
 
 
 class _Times:
@@ -206,6 +169,7 @@ def _sum_up(report: Report, lab: Lab, times: _Times, handler: Handler, findings:
     moments = [times.asked_s[exchange.number] for exchange in exchanges]
     gets = [times.asked_s[exchange.number] for exchange in exchanges if exchange.method == "GET"]
     report.is_alone = handler.is_alone
+    report.took_s = round(asyncio.get_running_loop().time() - times.began_s, 3)
     report.reboots = handler.reboots
     report.requests = len(exchanges)
     report.first_look_s = round(moments[0] - times.began_s, 3) if moments else None

@@ -1,0 +1,118 @@
+"""What a trial has shown of a handler, for people, programs and CI systems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from forewarn.testing.finding import Finding
+from forewarn.testing.player import Outcome
+
+__all__ = ["Report", "encode_junit"]
+
+
+@dataclass(slots=True)
+class Report:
+    """What a handler did.
+
+    Attributes:
+        scenario: Its name.
+        outcomes: Of each step.
+        findings: What there is to say.
+        first_look_s: From its start to its first request; None: it never asked.
+        requests: How many it sent.
+        interval_s: Between two of its GETs, the median; None: there were none.
+        approvals: For each approval that was taken: the EventId, and the seconds from when it was announced.
+        is_alone: Whether it had a network of its own.
+        reboots: How often a reboot of its VM killed it.
+        status: Its exit status, when it ended by itself; None: it ran to the end.
+        output: The end of what it printed.
+        took_s: How long the trial took, in real seconds.
+    """
+
+    scenario: str
+    outcomes: list[Outcome] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    first_look_s: float | None = None
+    requests: int = 0
+    interval_s: float | None = None
+    approvals: list[tuple[str, float]] = field(default_factory=list)
+    is_alone: bool = False
+    reboots: int = 0
+    status: int | None = None
+    output: str = ""
+    took_s: float = 0.0
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether every step came as expected, and nothing was wrong."""
+        return not any(o.fault for o in self.outcomes) and not any(f.is_wrong for f in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {
+            "scenario": self.scenario,
+            "passed": self.has_passed,
+            "first_look_s": self.first_look_s,
+            "requests": self.requests,
+            "interval_s": self.interval_s,
+            "approvals": [{"event_id": event_id, "after_s": after_s} for event_id, after_s in self.approvals],
+            "own_network": self.is_alone,
+            "reboots": self.reboots,
+            "status": self.status,
+            "took_s": self.took_s,
+            "steps": [
+                {
+                    "number": o.number,
+                    "line": o.line,
+                    "at_s": o.at.total_seconds(),
+                    "step": o.verb,
+                    "text": o.text,
+                    "fault": o.fault or None,
+                }
+                for o in self.outcomes
+            ],
+            "findings": [
+                {"code": f.code, "text": f.text, "is_wrong": f.is_wrong, "count": f.count} for f in self.findings
+            ],
+            "output": self.output,
+        }
+
+    @property
+    def faults(self) -> list[str]:
+        """Why it has not passed, the worst first; empty: it has."""
+        wrong = [finding.text for finding in self.findings if finding.is_wrong]
+        return wrong + [f"step {outcome.number}: {outcome.fault}" for outcome in self.outcomes if outcome.fault]
+
+
+def encode_junit(reports: Sequence[Report]) -> bytes:
+    """Return JUnit XML: a suite for each scenario, with a test case for each step and for each finding."""
+    suites = ET.Element("testsuites", name="forewarn try")
+    for report in reports:
+        suites.append(_suite_of(report))
+    for name in ("tests", "failures"):
+        suites.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
+    suites.set("time", f"{sum(report.took_s for report in reports):.3f}")
+    content: bytes = ET.tostring(suites, encoding="utf-8", xml_declaration=True)
+    return content
+
+
+def _suite_of(report: Report) -> ET.Element:
+    suite = ET.Element("testsuite", name=f"forewarn try {report.scenario}", time=f"{report.took_s:.3f}")
+    cases = [(f"{o.number}. {o.text}", o.fault) for o in report.outcomes]
+    cases += [(f.code, f.text if f.is_wrong else "") for f in report.findings]
+    for name, fault in cases:
+        case = ET.SubElement(suite, "testcase", classname=report.scenario, name=_clean(name))
+        if fault:
+            ET.SubElement(case, "failure", message=_clean(fault))
+    ET.SubElement(suite, "system-out").text = _clean(report.output)
+    suite.set("tests", str(len(cases)))
+    suite.set("failures", str(sum(bool(fault) for _, fault in cases)))
+    return suite
+
+
+def _clean(text: str) -> str:
+    """Return what XML can hold of it."""
+    return "".join(c for c in text if c in "\t\n" or c.isprintable())
