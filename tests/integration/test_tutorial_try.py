@@ -16,7 +16,7 @@ PREPARED = ("--prepared", "test -e drained")
 
 def tried(folder: Path, handler: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "forewarn", "try", *options, "--", sys.executable, handler]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture
@@ -52,6 +52,21 @@ def test_the_tutorial_finds_the_faults_of_the_handler_and_mends_them(folder: Pat
     assert played.returncode == 0, played.stderr
     careful = tried(folder, "careful.py", "--scenario", "hard-times.yaml", *PREPARED)
     assert careful.returncode == 0, careful.stdout + careful.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.namespaces
+@pytest.mark.timeout(1200)
+def test_all_that_can_happen_finds_the_rest_and_the_last_handler_passes(folder: Path) -> None:
+    """The page's own example is the one to be copied; of the one before it, it says what is found."""
+    assert (folder / "whole.py").read_text() == (ROOT / "examples/handlers/handler.py").read_text()
+    options = ("--all", *PREPARED, "--recovered", "test ! -e drained", "--patience", "15s")
+    whole = tried(folder, "whole.py", *options)
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    careful = tried(folder, "careful.py", *options)
+    assert careful.returncode == 1
+    for words in ("which is not its VM", "though the event had started", "had not recovered"):
+        assert words in careful.stdout
 
 
 @pytest.mark.slow
