@@ -114,15 +114,31 @@ def test_what_cannot_be_retried_is_refused_with_the_reason(tmp_path: Path) -> No
         assert (done.returncode, done.stdout) == (1, "")
         return done.stderr
 
-    with exact_endpoint() as endpoint, agent_process(tmp_path, endpoint.url, RULES) as agent:
+    rules = "[[rule]]\nbefore_approval = [['false']]\n"
+    with exact_endpoint() as endpoint, agent_process(tmp_path, endpoint.url, rules) as agent:
         assert refused() == "forewarn: no step has failed\n"
         assert refused(EVENT) == f"forewarn: there is no event {EVENT}\n"
-        failed(endpoint, agent)
+        endpoint.show(EVENT)
+        wait_for(lambda: (event := agent.event()) and "before-approval" in event["steps"])
         endpoint.start()
         agent.wait_for_state("started")
         late = "it is too late to retry what has failed: the event has gone on since, or NotBefore is near"
         assert refused() == f"forewarn: {late}\n"
         assert refused(EVENT) == f"forewarn: {late}\n"
+
+
+def test_a_preparation_that_failed_before_the_start_is_begun_again_after_it_by_a_retry_only(tmp_path: Path) -> None:
+    with exact_endpoint() as endpoint, agent_process(tmp_path, endpoint.url, RULES) as agent:
+        failed(endpoint, agent)
+        endpoint.start()
+        assert agent.wait_for_state("started")["steps"]["prepare"]["tries"] == 1
+        (tmp_path / "mended").touch()
+        assert agent.forewarn("agent", "retry").returncode == 0
+        wait_for(lambda: (run := agent.event()["steps"]["prepare"])["state"] == "done" and run["tries"] == 2)
+        assert not endpoint.posts
+        endpoint.clear()
+        wait_for(lambda: agent.event() is None)
+        assert (tmp_path / "undone").read_text() == "undone\n"
 
 
 def test_a_recovery_can_be_retried(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Hundreds of agents against the real service, under everything that can go wrong at once, and then in calm.
 
-Every event is either prepared before it starts or reported as not, no approval goes out before its preparation, every
-preparation is undone once, nobody waits for ever, and a restart forgets nothing.
+Every event is either prepared before it starts or reported as not, and then prepared for as soon as it is seen; no
+approval goes out before its preparation, every preparation is undone once, nobody waits for ever, and a restart forgets
+nothing.
 
 Each run follows from its seed, which a failure prints. To replay one:
 ``FOREWARN_SEED=17 pytest tests/simulation/test_agents.py``.
@@ -61,7 +62,13 @@ def test_every_event_is_prepared_or_reported_and_every_preparation_is_undone_onc
     """R49, R50, R75 to R81, R97, R100 to R106."""
     _, findings = run(seed, 60, HOUR_S)
     assert findings.complaints == []
-    for seen in ("started: prepared", "started: reported as not prepared", "approvals sent", "step recover"):
+    for seen in (
+        "started: prepared",
+        "started: reported as not prepared",
+        "prepared for after the start",
+        "approvals sent",
+        "step recover",
+    ):
         assert findings.figures[seen], f"{seen} was not seen at all"
 
 

@@ -222,8 +222,9 @@ class Agent:
     def retry(self, event_id: str | None) -> list[str]:
         """Run the failed steps of an event again, or those of all events, as far as there is still a use in it.
 
-        A step before the approval can be retried until NotBefore is near, `started` until the event is gone, and then
-        the recovery. If the rule of the same name has other hooks by now, those are run; see `Record.is_mended_by`.
+        Steps before the approval can be retried until NotBefore is near, `prepare` and `started` while the event is
+        Started, and then the recovery. If the rule of the same name has other hooks by now, those are run; see
+        `Record.is_mended_by`.
 
         Returns:
             The ids of the events.

@@ -98,7 +98,7 @@ class Explained:
 
     Attributes:
         rule: Name of the rule that matches; ``none``: it is only logged.
-        prepares: Before the approval, one line for each.
+        prepares: Before the approval, or at once where it has started; one line for each.
         approves: When, in words.
         recovers: Once it is over, one line for each.
     """
@@ -125,14 +125,13 @@ def explain(configuration: Configuration, local: datetime, cases: tuple[Case, ..
 
 
 def _explained(case: Case, rule: Rule, configuration: Configuration) -> Explained:
-    is_late = case.status == "Started"
     undone = [f"undo {handler.name}" for handler in reversed(rule.handlers)]
     return Explained(
         case=case,
         rule=rule.name,
-        prepares=() if is_late else _prepares(rule),
-        approves=_approves(rule, configuration, is_late=is_late),
-        recovers=(*_labels(rule, Step.RECOVER), *(() if is_late else undone)),
+        prepares=_prepares(rule),
+        approves=_approves(rule, configuration, has_started=case.status == "Started"),
+        recovers=(*_labels(rule, Step.RECOVER), *undone),
     )
 
 
@@ -154,8 +153,8 @@ _TOGETHER = {
 }
 
 
-def _approves(rule: Rule, configuration: Configuration, *, is_late: bool) -> str:
-    if is_late:
+def _approves(rule: Rule, configuration: Configuration, *, has_started: bool) -> str:
+    if has_started:
         return "no: it has started"
     if rule is LOG_ONLY or rule.approve == "never":
         return "never: NotBefore decides"

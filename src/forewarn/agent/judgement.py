@@ -1,12 +1,14 @@
 """What there is to do about an event now: a pure function of what is known and the time.
 
 It looks at levels, not at edges: asked again after a restart, a lost message or a step of the clock, it comes to the
-same conclusion. Three rules:
+same conclusion. Five rules:
 
 1. Nothing is approved before it is prepared, unless the rule says so.
 2. What was begun is undone once the event is gone, and not before.
 3. There is one step at a time, and a step before the approval ends by NotBefore less the margin.
 4. What one event takes out of service is not put back by another at the same moment: each waits for the other to end.
+5. What starts before anything was begun is prepared for all the same: late, without an approval, and as well as it can
+   still be.
 
 Spec: R75 to R81, R100 to R104
 """
@@ -121,7 +123,7 @@ def judge(
         step = judgement.action.step
         in_the_way = _crossing(record, step, others)
         if in_the_way is not None:
-            until = cutoff if step is Step.PREPARE else None
+            until = cutoff if step is Step.PREPARE and record.started_at is None else None
             return _wait(f"step {in_the_way.running} of event {in_the_way.event.id} uses the same handler", until)
     return judgement
 
@@ -163,7 +165,7 @@ def retryable(record: Record, now: datetime, margin: timedelta) -> tuple[Step, .
     if record.gone_at is not None:
         in_time: tuple[Step, ...] = (Step.RECOVER, Step.CANCELED)
     elif record.started_at is not None:
-        in_time = (Step.STARTED,)
+        in_time = (Step.PREPARE, Step.STARTED)
     else:
         cutoff = _cutoff(record.event.not_before, margin)
         is_late = cutoff is not None and now >= cutoff
@@ -262,11 +264,19 @@ def _started(record: Record) -> Judgement:
         return _do(ReportUnprepared(), "it started before this VM was prepared")
     if record.running is not None:
         return _wait(f"started; step {record.running} is running")
+    if _can_still_prepare(record):
+        return _do(Begin(Step.PREPARE), "it started before this VM was prepared")
     run = record.run(Step.STARTED)
     has_work = bool(rule.started or (rule.handlers and record.has_begun_to_prepare))
     if has_work and (run is None or run.state is RunState.INTERRUPTED):
         return _do(Begin(Step.STARTED), "it has started")
     return _wait("started; recovery begins when it is gone")
+
+
+def _can_still_prepare(record: Record) -> bool:
+    """Whether preparing was never begun, or is to be run again; what has failed before is not tried by itself."""
+    run = record.run(Step.PREPARE)
+    return record.rule.has_preparation and (run is None or run.tries == 0 or run.state is RunState.INTERRUPTED)
 
 
 def _gone(record: Record) -> Judgement:

@@ -34,7 +34,7 @@ class Step(StrEnum):
     """A moment in the life of an event at which hooks run."""
 
     PREPARE = "prepare"
-    """It is Scheduled: get ready."""
+    """It is Scheduled, or Started before anything was prepared: get ready."""
 
     BEFORE_APPROVAL = "before-approval"
     """Everything is ready, and the approval is about to be sent."""

@@ -97,10 +97,13 @@ class _Case:
 
     @property
     def in_the_way(self) -> list[tuple[float, float]]:
-        """When an older recovery was under way: its own, or one of another event that has the same handler."""
+        """When an older recovery was under way: its own, or one of another event that has the same handler.
+
+        Its own is in the way also while it has failed and waits to be mended.
+        """
         handlers = self.story.rule.handlers
         crossing = [each for each in self.siblings if any(handler in each.rule.handlers for handler in handlers)]
-        return [span for each in (self.story, *crossing) for span in each.undo_running]
+        return [*self.story.undoing, *(span for each in (self.story, *crossing) for span in each.undo_running)]
 
     def sound_spans(self, begin_s: float, end_s: float) -> list[tuple[float, float]]:
         """When the agent could do all that it should, of that time."""
@@ -351,11 +354,15 @@ def _check_start(case: _Case, figures: Counter[str]) -> list[str]:  # noqa: C901
 
 
 def _check_promptness(case: _Case, figures: Counter[str]) -> list[str]:
-    """Where nothing is wrong with an agent, it prepares while there is time."""
+    """Where nothing is wrong with an agent, it prepares while there is time, and otherwise once it has started."""
     story = case.story
     begins = [begin for begin, _, _ in story.running]
-    until_s = min(case.waiting_until_s, case.cutoff_s - _CLOCK_S)
     found = []
+    if story.is_marked:
+        return found
+    if case.started_s is not None:
+        figures["prepared for after the start"] += any(at_s > case.started_s for at_s in begins)
+        found += _late(case, begins, case.started_s, case.ended_s)
     if story.given_up_s is not None:
         if story.given_up_s < case.cutoff_s - _CLOCK_S:
             if case.is_sound(story.given_up_s - 1.0, story.given_up_s):
@@ -365,9 +372,13 @@ def _check_promptness(case: _Case, figures: Counter[str]) -> list[str]:
             else:
                 found.append(f"it was given up at {story.given_up_s:.0f} s, after a start")
         return found
-    if story.is_marked:
-        return found
-    for begin_s, end_s in case.sound_spans(case.announced_s, until_s):
+    return found + _late(case, begins, case.announced_s, min(case.waiting_until_s, case.cutoff_s - _CLOCK_S))
+
+
+def _late(case: _Case, begins: list[float], from_s: float, until_s: float) -> list[str]:
+    """When nothing was wrong with the agent between the two, and it did not prepare."""
+    found = []
+    for begin_s, end_s in case.sound_spans(from_s, until_s):
         due_s = _free_from(case.in_the_way, begin_s) + _SEE_S
         if end_s > due_s and not any(at_s <= due_s for at_s in begins):
             found.append(f"from {begin_s:.0f} to {end_s:.0f} s nothing was wrong, and it was not prepared for")
@@ -393,7 +404,7 @@ def _check_stops(case: _Case) -> list[str]:
                 found.append(f"preparing was stopped at {end_s:.0f} s, with time until {case.cutoff_s:.0f} s")
         late_s = case.cutoff_s + _CLOCK_S
         if begin_s > late_s:
-            if case.is_sound(begin_s - 1.0, begin_s):
+            if begin_s < case.waiting_until_s and case.is_sound(begin_s - 1.0, begin_s):
                 found.append(f"preparing began at {begin_s:.0f} s, with time until {case.cutoff_s:.0f} s")
         elif min(end_s, case.waiting_until_s) > late_s + _STOP_S:  # noqa: SIM102 - each condition has its own reason
             if case.is_sound(case.cutoff_s - _CLOCK_S, late_s + _STOP_S):

@@ -206,8 +206,6 @@ class Story:
     def _begin_prepare(self, fact: StepBegan) -> None:
         if self._shown == "" or (self._shown is None and self.shown_s is None):
             self.complain(fact, "it was prepared for, and is not there")
-        if self._shown == "Started":
-            self.complain(fact, "it was prepared for after it had started")
         if self.undo is Phase.DONE and self._was_back:
             self._begin_life()
         if self.undo is not Phase.NONE:
@@ -216,6 +214,8 @@ class Story:
             self.complain(fact, f"it was prepared for again; before it was {self.prepare}")
         if self.prepare is Phase.CUT and self.rule.interrupted == "mark":
             self.complain(fact, "it was prepared for again after an interruption, and the rule forbids that")
+        if self.is_marked and self.prepare is Phase.CUT and self._shown == "Started":
+            self.complain(fact, "it was prepared for again after the start, and had been stopped before")
         self.prepare = Phase.RUNNING
         self._begun_s = fact.at_s
 

@@ -65,11 +65,12 @@ def test_what_an_operator_has_to_approve_says_how() -> None:
     assert explained(RULES, "restart by a user").approves == "by hand: forewarn agent approve"
 
 
-def test_what_has_started_already_is_neither_prepared_nor_approved() -> None:
+def test_what_has_started_already_is_prepared_for_and_not_approved() -> None:
     """R73, R78."""
     told = explained(RULES, "hardware failure")
-    assert (told.prepares, told.approves) == ((), "no: it has started")
-    assert told.recovers == ("webhook chat.example",)
+    assert told.prepares == ("make the file /run/drain", "sync", "echo hi | wall")
+    assert told.approves == "no: it has started"
+    assert told.recovers == ("webhook chat.example", "undo file")
 
 
 def test_an_event_of_another_vm_is_only_logged() -> None:

@@ -254,25 +254,60 @@ def test_hooks_before_the_approval_do_not_begin_when_there_is_no_time_for_them()
 # Once it has started
 
 
-def test_what_appears_as_started_is_reported_and_not_prepared_for() -> None:
-    """R73, R78."""
-    record = a_record(PREPARING, {"status": "Started", "not_before": None}, started_at=NOW)
+APPEARED = {"status": "Started", "not_before": None}
+
+
+@pytest.mark.parametrize("runs", [{}, {PREPARE: a_run(S.FAILED, tries=0)}])
+def test_what_starts_before_anything_is_prepared_is_reported_and_prepared_for_at_once(runs: dict[Step, Run]) -> None:
+    """R73, R77, R78, R90: a host that fails, an eviction without notice, a notice too short to begin."""
+    record = a_record(PREPARING, APPEARED, runs, started_at=NOW)
     assert action(record) == ReportUnprepared()
-    reported = a_record(PREPARING, {"status": "Started"}, started_at=NOW, is_reported_unprepared=True)
-    assert waiting(reported) == ("started; recovery begins when it is gone", None)
+    reported = a_record(PREPARING, APPEARED, runs, started_at=NOW, is_reported_unprepared=True)
+    assert action(reported) == Begin(PREPARE)
 
 
-@pytest.mark.parametrize("state", [S.RUNNING, S.FAILED, S.INTERRUPTED])
-def test_what_starts_before_it_is_prepared_for_is_reported_once(state: RunState) -> None:
+def test_what_is_prepared_late_takes_its_time_then_hears_of_the_start_and_is_never_approved() -> None:
+    def at(runs: dict[Step, RunState]) -> Record:
+        rule = Rule(handlers=HANDLED.handlers, before_approval=(DRAIN,))
+        return a_record(rule, APPEARED, runs, started_at=NOW, is_reported_unprepared=True)
+
+    assert waiting(at({PREPARE: S.RUNNING}), after(days=1)) == ("started; step prepare is running", None)
+    for state in (S.DONE, S.FAILED):
+        assert action(at({PREPARE: state})) == Begin(STARTED)
+        assert waiting(at({PREPARE: state, STARTED: S.DONE})) == ("started; recovery begins when it is gone", None)
+
+
+def test_what_is_prepared_late_is_undone_when_it_is_gone() -> None:
+    members = {"started_at": NOW, "gone_at": after(minutes=1), "is_reported_unprepared": True}
+    assert action(a_record(PREPARING, APPEARED, {PREPARE: S.RUNNING}, **members)) == Stop(PREPARE, "the event is gone")
+    for state in (S.DONE, S.FAILED):
+        assert action(a_record(PREPARING, APPEARED, {PREPARE: state}, **members)) == Begin(RECOVER)
+
+
+def test_what_failed_or_was_stopped_before_the_start_is_not_begun_again() -> None:
     """R76: at NotBefore it starts, prepared or not."""
-    record = a_record(PREPARING, runs={PREPARE: state}, started_at=NOW)
+    record = a_record(PREPARING, runs={PREPARE: S.FAILED}, started_at=NOW)
     assert action(record) == ReportUnprepared()
-    reported = a_record(PREPARING, runs={PREPARE: state}, started_at=NOW, is_reported_unprepared=True)
-    why, again = waiting(reported, after(days=1))
-    assert again is None
-    assert why == (
-        "started; step prepare is running" if state is S.RUNNING else "started; recovery begins when it is gone"
-    )
+    reported = a_record(PREPARING, runs={PREPARE: S.FAILED}, started_at=NOW, is_reported_unprepared=True)
+    assert waiting(reported, after(days=1)) == ("started; recovery begins when it is gone", None)
+
+
+def test_what_is_under_way_or_interrupted_when_it_starts_is_carried_on() -> None:
+    """R80: the very impact may have restarted the agent, and another may follow."""
+
+    def at(state: RunState) -> Record:
+        return a_record(PREPARING, runs={PREPARE: state}, started_at=NOW, is_reported_unprepared=True)
+
+    assert waiting(at(S.RUNNING), after(days=1)) == ("started; step prepare is running", None)
+    assert action(at(S.INTERRUPTED)) == Begin(PREPARE)
+
+
+def test_who_prepares_late_waits_for_who_puts_back_and_is_not_judged_over_and_over_again() -> None:
+    """Its NotBefore, where the endpoint still shows one, is over."""
+    other = a_record(HANDLED, event=OTHER, gone_at=NOW, runs={PREPARE: S.DONE, RECOVER: S.RUNNING})
+    record = a_record(HANDLED, started_at=NOW, is_reported_unprepared=True)
+    waits = Judgement(None, None, f"step recover of event {B} uses the same handler")
+    assert judged(record, after(days=1), others=(other, record)) == waits
 
 
 def test_hooks_of_the_start_run_once() -> None:
@@ -286,8 +321,8 @@ def test_hooks_of_the_start_run_once() -> None:
 def test_handlers_hear_of_the_start_when_they_have_prepared() -> None:
     ready = a_record(HANDLED, runs={PREPARE: S.DONE}, started_at=NOW)
     assert action(ready) == Begin(STARTED)
-    late = a_record(HANDLED, started_at=NOW, is_reported_unprepared=True)
-    assert action(late) is None
+    preparing = a_record(HANDLED, runs={PREPARE: S.RUNNING}, started_at=NOW, is_reported_unprepared=True)
+    assert action(preparing) is None
 
 
 def test_further_impacts_while_it_is_started_change_nothing() -> None:
@@ -455,7 +490,7 @@ ALL_FAILED = dict.fromkeys((PREPARE, BEFORE, STARTED, RECOVER), S.FAILED)
         ({}, CUTOFF, ()),
         ({"approval": Approval.ACCEPTED}, NOW, (PREPARE,)),
         ({"approval": Approval.SENDING}, NOW, (PREPARE, BEFORE)),
-        ({"started_at": NOW}, NOW, (STARTED,)),
+        ({"started_at": NOW}, after(days=1), (PREPARE, STARTED)),
         ({"started_at": NOW, "gone_at": NOW}, NOW, (RECOVER,)),
         ({"event": {"not_before": None}}, NOW, (PREPARE, BEFORE)),
     ],

@@ -332,6 +332,7 @@ class Lives(RuleBasedStateMachine):
             case GiveUp(step):
                 assert step is Step.PREPARE
                 assert is_late
+                assert record.started_at is None
             case Approve():
                 assert not life.is_accepted, "nothing is approved twice"
                 assert record.approval is Approval.NONE
@@ -351,10 +352,12 @@ class Lives(RuleBasedStateMachine):
             assert not any(other in record.runs for other in UNDOING if other is not step)
             return
         assert record.gone_at is None
-        if step is Step.STARTED:
-            assert record.started_at is not None
+        assert not record.has_failed(step) or (step is Step.PREPARE and not record.has_begun_to_prepare)
+        if record.started_at is not None:
+            assert step in {Step.PREPARE, Step.STARTED}
+            assert record.is_prepared or record.is_reported_unprepared, "what is prepared late is reported"
             return
-        assert record.started_at is None, "what has started is not prepared for"
+        assert step is not Step.STARTED
         assert not is_late, "no time is left"
         assert not record.has_failed(step)
 
@@ -375,7 +378,9 @@ class Lives(RuleBasedStateMachine):
         cutoff = self._cutoff(record)
         if cutoff is not None and self.now >= cutoff and record.started_at is None and record.gone_at is None:
             assert record.running is None or record.is_stopping, "it ends by NotBefore less the margin"
-        assert record.gone_at is not None or record.started_at is None or not self._has_broken_off(record, Step.STARTED)
+        if record.started_at is not None and record.gone_at is None and record.running is None:
+            assert not any(self._has_broken_off(record, step) for step in (Step.PREPARE, Step.STARTED))
+            assert record.has_begun_to_prepare or not record.rule.has_preparation, "what has started is prepared for"
         last = self.now + timedelta(days=30) if again_at is None else again_at
         for part in (0.3, 0.999):
             moment = self.now + (last - self.now) * part
