@@ -168,6 +168,32 @@ def test_what_it_printed_is_shown_also_where_it_passed_if_asked_for(tmp_path: Pa
         assert ("ready now" in ran.stdout) == bool(option)
 
 
+LATE = SCENARIO.replace("timeline:", "settings: {first_answer_delay: 2s}\ntimeline:")
+ASK_ITS_NAME = """
+for path in ("instance?api-version=2021-02-01", "scheduledevents?api-version=1999-01-01"):
+    try:
+        opener.open(u.Request(url.partition("scheduledevents")[0] + path, headers={"Metadata": "true"}))
+    except OSError as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("before", ["", ASK_ITS_NAME], ids=["asks for events", "asks for other things before"])
+def test_a_first_answer_that_is_late_has_to_be_waited_for(tmp_path: Path, before: str) -> None:
+    """R67, R104: only the first request for events is held, so only its time-out matters."""
+    patient = POLL.replace("BEFORE", "pass").replace("\nwhile True:", f"{before}\nwhile True:")
+    report = tried(tmp_path, patient, "--patience", "5s", scenario=LATE, status=1 if before else 0)
+    assert "time-out-short" not in codes(report)
+    hasty = patient.replace("timeout=60", "timeout=0.5")
+    assert "time-out-short" in codes(tried(tmp_path, hasty, scenario=LATE, status=1))
+
+
+def test_another_request_while_the_first_is_held_is_not_taken_for_it(tmp_path: Path) -> None:
+    beside = "import threading\nthreading.Thread(target=ask).start()\ntime.sleep(1)\n"
+    patient = POLL.replace("BEFORE", "pass").replace("\nwhile True:", f"{beside}\nwhile True:")
+    assert "time-out-short" not in codes(tried(tmp_path, patient, "--patience", "5s", scenario=LATE))
+
+
 CANCELED = """\
 title: A test
 inventory: {hosts: [{name: host-1}], vms: [{name: web-0, host: host-1}]}

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from http import HTTPStatus
 
 from forewarn.core.approval import Approval, Approver
 from forewarn.core.decision import Changes
@@ -26,7 +27,7 @@ from forewarn.testing.scenario import FaultStep
 from forewarn.wire.document import Event
 from forewarn.wire.exchange import Exchange
 
-__all__ = ["Companion"]
+__all__ = ["Companion", "answered_gets"]
 
 _SILENCE_S = 135.0
 """Longest time-out that a handler may have where no answer comes: that for a first answer, which may take 120 s."""
@@ -60,6 +61,15 @@ _NO_TIME_OUT = (
     f"it still waited for an answer after {_SILENCE_S:g} s: give each request a time-out, 130 s for the first and some "
     "seconds for the others (R104)"
 )
+
+
+def answered_gets(exchanges: Iterable[Exchange]) -> list[Exchange]:
+    """The GETs for events that were answered, well or badly, but not refused: those of which the first may be held."""
+    return [
+        each
+        for each in exchanges
+        if each.method == "GET" and each.is_about_events and (each.fault or each.status == HTTPStatus.OK)
+    ]
 
 
 async def _always() -> bool:
@@ -105,7 +115,10 @@ class Companion:
         self._lost_approval = False
         self._noted = 0
         self._arrivals = 0
-        """GETs that have come, answered or not."""
+        """GETs for events that have come, answered or not."""
+        self._answers = 0
+        """GETs for events that were answered, refused, or given up by the handler."""
+        self._has_first_answer = False
         self._seen: tuple[int | None, int] = (None, 0)
         """The incarnation that it was shown last, and how many GETs had come when it was shown first."""
         self._struck: tuple[str, int] = ("", 0)
@@ -173,6 +186,7 @@ class Companion:
     def _note_answers(self) -> None:
         for exchange in self._lab.backend.journal.exchanges(after=self._noted, vm=self.vm):
             self._noted = exchange.number
+            self._answers += exchange.method == "GET" and exchange.is_about_events
             self._lost_approval |= exchange.method == "POST" and bool(exchange.fault)
             if exchange.fault:
                 self._struck = (exchange.fault, self._arrivals)
@@ -314,12 +328,23 @@ class Companion:
         return has_gone_on_in_time
 
     async def let_ask(self) -> bool:
-        """Wait until it has asked at all; hands back whether it did."""
+        """Wait until it has asked for events at all, and been answered; hands back whether it was.
+
+        Where the first answer is held, time does not go on meanwhile, for that would end what is held (R67).
+        """
+        delay_s = self._lab.backend.settings.first_answer_delay.total_seconds()
 
         async def has_asked() -> bool:
-            return self.last_request > 0
+            return bool(self._answered) and (not delay_s or self._answers >= self._arrivals)
 
-        return await self._wait(has_asked, self._lab.backend.settings.first_answer_delay.total_seconds())
+        if not self._has_first_answer:
+            await self._wait(has_asked, delay_s)
+            self._has_first_answer = bool(self._answered)
+        return self._has_first_answer
+
+    @property
+    def _answered(self) -> list[Exchange]:
+        return answered_gets(self._lab.requests(self.vm))
 
     def stay_awake(self) -> timedelta:
         """It asks again and again, also while hours pass in a moment; hands back for how long this is said (R67)."""

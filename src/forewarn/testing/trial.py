@@ -6,6 +6,7 @@ import asyncio
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,7 @@ from typing import Any
 
 from forewarn.clock import RealClock, VirtualClock
 from forewarn.errors import InvalidRequest
-from forewarn.testing.companion import Companion
+from forewarn.testing.companion import Companion, answered_gets
 from forewarn.testing.finding import Finding, Findings
 from forewarn.testing.handler import Handler, run_handler
 from forewarn.testing.lab import Lab
@@ -22,6 +23,7 @@ from forewarn.testing.player import Outcome, Player, lab_of
 from forewarn.testing.preparation import PreparationMonitor, Probe
 from forewarn.testing.report import Report
 from forewarn.wire.advice import RATE_MAX, advise_all
+from forewarn.wire.document import event_key
 from forewarn.wire.exchange import Exchange
 
 __all__ = ["try_all", "try_handler"]
@@ -182,7 +184,7 @@ def _sum_up(report: Report, lab: Lab, times: _Times, handler: Handler, findings:
     report.findings = [
         *_of_process(report, handler),
         *findings,
-        *_of_first_answer(exchanges, lab.backend.settings.first_answer_delay.total_seconds()),
+        *_of_first_answer(exchanges, times, lab.backend.settings.first_answer_delay.total_seconds()),
         *_of_requests(exchanges),
         *_of_pace([times.asked_s[exchange.number] for exchange in exchanges if not _is_held(exchange)]),
     ]
@@ -192,10 +194,10 @@ def _approvals(exchanges: Sequence[Exchange], times: _Times) -> list[tuple[str, 
     """For each event: how many seconds after its announcement its approval was taken."""
     found: dict[str, float] = {}
     for exchange in exchanges:
-        if exchange.method == "POST" and exchange.status == 200:  # noqa: PLR2004 - taken (R49)
+        if exchange.method == "POST" and exchange.status == HTTPStatus.OK:  # taken (R49)
             body = exchange.body.decode("utf-8", "replace").upper()
             for event_id, announced_s in times.announced_s.items():
-                if event_id in body:
+                if event_key(event_id) in body:
                     found.setdefault(event_id, round(times.asked_s[exchange.number] - announced_s, 3))
     return list(found.items())
 
@@ -210,9 +212,14 @@ def _of_requests(exchanges: Sequence[Exchange]) -> list[Finding]:
     return list(found)
 
 
-def _of_first_answer(exchanges: Sequence[Exchange], delay_s: float) -> list[Finding]:
-    """What there is to say about its time-out, where the first answer is late (R67, R104)."""
-    first = next((exchange for exchange in exchanges if exchange.method == "GET"), None)
+def _of_first_answer(exchanges: Sequence[Exchange], times: _Times, delay_s: float) -> list[Finding]:
+    """What there is to say about its time-out, where the first answer is late (R67, R104).
+
+    The first answer is that to the request for events which came first and was not refused: others may be answered
+    while it is held.
+    """
+    answered = answered_gets(exchanges)
+    first = min(answered, key=lambda each: times.asked_s[each.number] - each.took_s, default=None)
     if first is None or first.fault or first.took_s > delay_s - _TIMER_S:
         return []
     text = (

@@ -29,7 +29,6 @@ _SECOND = timedelta(seconds=1)
 _RECENT = 50
 _EVENTS = "/metadata/scheduledevents"
 _LATEST = "/metadata/latest/scheduledevents"
-_PATHS = frozenset({_EVENTS, _LATEST})
 _INSTANCE = "/metadata/instance"
 
 
@@ -371,7 +370,7 @@ def advise(exchange: Exchange, before: Sequence[Exchange] = ()) -> list[Advice]:
     """
     if exchange.fault:
         return []  # what it was answered is no fault of its own
-    is_about_events = exchange.path in _PATHS or not exchange.method
+    is_about_events = exchange.is_about_events or not exchange.method
     if not is_about_events and not exchange.path.startswith(_INSTANCE):
         return []
     return [row for row in ADVICE if (is_about_events or row.is_general) and row.fits(exchange, before)]

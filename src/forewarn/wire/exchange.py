@@ -8,6 +8,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 __all__ = ["Exchange"]
 
+_EVENT_PATHS = frozenset({"/metadata/scheduledevents", "/metadata/latest/scheduledevents"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
@@ -45,6 +47,11 @@ class Exchange:
     def path(self) -> str:
         """The path, in lower case, without a slash at its end."""
         return _split(self.target)[0].lower().removesuffix("/")
+
+    @property
+    def is_about_events(self) -> bool:
+        """Whether it is for scheduled events, rather than for `/metadata/instance` or anything else."""
+        return self.path in _EVENT_PATHS
 
     @property
     def parameters(self) -> dict[str, str]:
