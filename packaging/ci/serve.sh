@@ -4,6 +4,6 @@
 # Time stands still until `forewarn clock advance 15m`.
 set -eu
 
-pip install 'forewarn[testing]'
+pip install 'forewarn[server]'
 forewarn serve --clock virtual --database-url sqlite:// > forewarn.log 2>&1 &
 timeout 60 sh -c 'until forewarn vm list 2> /dev/null; do sleep 0.2; done' || { cat forewarn.log; exit 1; }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import tzinfo
+from datetime import UTC, tzinfo
 from zoneinfo import ZoneInfo
 
 __all__ = ["load_zone"]
@@ -11,7 +11,7 @@ _NAME_LENGTH_MAX = 64
 
 
 def load_zone(name: str) -> tzinfo:
-    """The rules of a time zone.
+    """Return the rules of a time zone. UTC needs neither the system's files nor the package.
 
     Args:
         name: As the IANA database calls it: ``Europe/Berlin``.
@@ -22,7 +22,7 @@ def load_zone(name: str) -> tzinfo:
     try:
         if len(name) > _NAME_LENGTH_MAX:
             raise LookupError  # noqa: TRY301 - one message for all reasons
-        rules = ZoneInfo(name)
+        rules = UTC if name == "UTC" else ZoneInfo(name)
     except (ValueError, OSError, LookupError) as error:
         shown = name[:_NAME_LENGTH_MAX]
         msg = f"{shown!r} is not a time zone that this machine knows: expected for example 'Europe/Berlin'"

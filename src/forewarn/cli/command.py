@@ -20,13 +20,13 @@ from forewarn.cli.connection import DEFAULT_URL, Connection
 from forewarn.cli.output import Output
 from forewarn.errors import ConfigError
 
-__all__ = ["BROKEN_PIPE", "command", "group", "server_extra"]
+__all__ = ["BROKEN_PIPE", "command", "group", "server_extra", "testing_extra"]
 
 BROKEN_PIPE = 141
 """Exit status where the reader of the output has gone: that of a process which SIGPIPE ended."""
 
 _CONNECTION = "Connection"
-_SERVER_LIBRARIES = frozenset(
+_EXTRA_LIBRARIES = frozenset(
     {
         "alembic",
         "cloudevents",
@@ -143,15 +143,32 @@ def _option(name: str, annotation: Any, *, default: object) -> inspect.Parameter
 
 @contextmanager
 def server_extra() -> Iterator[None]:
-    """Import the server's modules inside this block.
+    """Import modules of the service inside this block.
 
     Raises:
         ConfigError: A library of the extra `server` is not installed.
     """
+    with _extra("server"):
+        yield
+
+
+@contextmanager
+def testing_extra() -> Iterator[None]:
+    """Import modules of the testing kit inside this block.
+
+    Raises:
+        ConfigError: A library of the extra `testing` is not installed.
+    """
+    with _extra("testing"):
+        yield
+
+
+@contextmanager
+def _extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _SERVER_LIBRARIES:
+        if (error.name or "").partition(".")[0] not in _EXTRA_LIBRARIES:
             raise
-        msg = f"this command needs the server's libraries ({error.name} is missing): pip install 'forewarn[server]'"
+        msg = f"this command needs a library that is missing ({error.name}): pip install 'forewarn[{name}]'"
         raise ConfigError(msg) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli.command import command, server_extra
+from forewarn.cli.command import command, testing_extra
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s, split_names
 from forewarn.errors import ConfigError, EndpointRefused, EndpointUnreachable, ServerUnreachable
@@ -66,7 +66,7 @@ def add_conformance(app: typer.Typer) -> None:
 
         Exit status 1 if a requirement is broken, 3 if no one answers or the endpoint refuses the address that asks.
         """
-        with server_extra():
+        with testing_extra():
             from forewarn.testing.conformance import check_endpoint, choose
         timeout_s = as_span_s(timeout, "--timeout") or 0.0
         if not 0 < timeout_s <= _TIMEOUT_S_MAX:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from forewarn.cli.command import command, server_extra
+from forewarn.cli.command import command, testing_extra
 from forewarn.cli.output import Output, format_seconds
 from forewarn.cli.times import as_span_s
 from forewarn.errors import ConfigError
@@ -56,7 +56,7 @@ def add_record(app: typer.Typer) -> None:
 
         The transcript holds the names of VMs as the endpoint tells them. 'forewarn replay' serves it again.
         """
-        with server_extra():
+        with testing_extra():
             from forewarn.client.pace import Pace
             from forewarn.client.transport import AsyncHttp, check_url
             from forewarn.clock import RealClock
@@ -198,7 +198,7 @@ def add_replay(app: typer.Typer) -> None:
         It prints one line when it is ready, one for each approval, and one at the end; then the last answer stays until
         SIGTERM or Ctrl-C. Approvals are answered with 200, and nothing follows from them.
         """
-        with server_extra():
+        with testing_extra():
             from forewarn.clock import RealClock
             from forewarn.listen import bound, parse_listen, url_of
             from forewarn.testing.replaying import Approved, Replay
@@ -254,7 +254,7 @@ def add_from_transcript(noun: typer.Typer) -> None:
 
         What the service would not do by its own rules is left out; comments at the top of the scenario name it.
         """
-        with server_extra():
+        with testing_extra():
             from forewarn.testing.converting import to_scenario
             from forewarn.testing.transcript import load_transcript
         transcript = load_transcript(path)

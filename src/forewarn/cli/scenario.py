@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from forewarn.cli.command import command, group, server_extra
+from forewarn.cli.command import command, group, testing_extra
 from forewarn.cli.names import scenario_names
 from forewarn.cli.output import Column, Output
 from forewarn.cli.record import add_from_transcript
@@ -42,7 +42,7 @@ def add_scenario(app: typer.Typer) -> None:
     @command(noun, "list", "forewarn scenario list")
     def list_scenarios(output: Output) -> None:
         """List the scenarios that come with Forewarn."""
-        with server_extra():
+        with testing_extra():
             from forewarn.testing.loading import load_scenario, shipped_scenarios
 
         found = [load_scenario(name) for name in shipped_scenarios()]
@@ -61,7 +61,7 @@ def add_scenario(app: typer.Typer) -> None:
     @command(noun, "show", "forewarn scenario show live-migration")
     def show(which: _Which, output: Output) -> None:
         """Show what happens in a scenario, and when; a file is checked."""
-        with server_extra():
+        with testing_extra():
             from forewarn.testing.drawing import draw
             from forewarn.testing.loading import load_scenario
 
@@ -101,7 +101,7 @@ def add_scenario(app: typer.Typer) -> None:
         ] = 1.0,
     ) -> None:
         """Play a scenario against a service of its own, and check that everything comes as it is expected."""
-        with server_extra():
+        with testing_extra():
             from forewarn.testing.loading import load_scenario
 
         outcomes = asyncio.run(_play(load_scenario(which), clock, speed, output))
@@ -119,7 +119,7 @@ def add_scenario(app: typer.Typer) -> None:
 async def _play(scenario: Scenario, clock: str, speed: float, output: Output) -> list[Outcome]:
     from forewarn.clock import VIRTUAL_START, SpedClock
 
-    with server_extra():
+    with testing_extra():
         from forewarn.testing.player import Player, lab_of
 
     # It begins when virtual time does, so that quiet hours lie where the file expects them.

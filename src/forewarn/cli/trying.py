@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forewarn.cli.command import command, server_extra
+from forewarn.cli.command import command, testing_extra
 from forewarn.cli.names import scenario_names
 from forewarn.cli.output import Column, Output
 from forewarn.cli.scenario import ExpectationFailed, teller, waiter
@@ -109,7 +109,7 @@ def add_try(app: typer.Typer) -> None:
             if is_all
             else [_try_one(output, which, handler, how)]
         )
-        with server_extra():
+        with testing_extra():
             from forewarn.testing.report import encode_junit
 
         if junit is not None:
@@ -126,7 +126,7 @@ def add_try(app: typer.Typer) -> None:
 
 
 def _try_one(output: Output, which: str, handler: list[str], how: dict[str, Any]) -> Report:
-    with server_extra():
+    with testing_extra():
         from forewarn.testing.loading import load_scenario
         from forewarn.testing.trial import try_handler
 
@@ -136,7 +136,7 @@ def _try_one(output: Output, which: str, handler: list[str], how: dict[str, Any]
 
 
 def _try_all(output: Output, handler: list[str], jobs: int, how: dict[str, Any]) -> list[Report]:
-    with server_extra():
+    with testing_extra():
         from forewarn.testing.loading import load_scenario, shipped_scenarios
         from forewarn.testing.trial import try_all
 
