@@ -18,7 +18,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help libraries demo test test-slow test-guests test-browser lint bench reference docs man screenshots constraints clean
+.PHONY: help libraries demo test test-slow test-guests test-browser lint bench reference docs man zipapp screenshots constraints clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r target does; do \
@@ -66,6 +66,9 @@ docs: .venv/.docs ## Build the documentation site into build/site, and check its
 man: .venv/.dev ## Write the manual pages into build/man
 	@$(BIN)/python tools/build_man.py $(ARGS)
 
+zipapp: ## Build the testing kit as one file, build/forewarn.pyz, for this platform and Python
+	@$(BIN)/python tools/build_zipapp.py $(ARGS)
+
 screenshots: .venv/.dev ## Draw every page of the dashboard into build/screenshots
 	@$(BIN)/python -m tests.browser.screenshots $(ARGS)
 
@@ -82,14 +85,16 @@ clean: ## Remove what builds and tests left behind; .venv stays
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis .coverage .coverage.*
 	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The demo wants to start quickly: it makes do with the server's libraries while nobody has asked for more.
+# These two want to start quickly: they make do with what they use while nobody has asked for more.
 ifeq ($(wildcard .venv/.dev),)
 demo: .venv/.server
+zipapp: .venv/.packaging
 else
-demo: .venv/.dev
+demo zipapp: .venv/.dev
 endif
 
 .venv/.server: EXTRAS := server
+.venv/.packaging: EXTRAS := packaging
 .venv/.dev: EXTRAS := server,postgresql,dev
 .venv/.docs: EXTRAS := server,postgresql,dev,docs
 
@@ -102,7 +107,7 @@ endif
 	@touch $@
 
 # The first constraint is for Forewarn, the two in the environment are for what builds it (older and newer pip).
-.venv/.server .venv/.dev .venv/.docs: pyproject.toml constraints.txt
+.venv/.server .venv/.packaging .venv/.dev .venv/.docs: pyproject.toml constraints.txt
 	@[[ -x $(BIN)/pip ]] || { echo "Making .venv"; $(PYTHON) -m venv --clear .venv; }
 	@echo "Installing forewarn[$(EXTRAS)] into .venv"
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
