@@ -38,6 +38,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
             "virtual-time",
             "record-and-replay",
             "check-an-endpoint",
+            "try-a-handler-on-github",
             "run-in-a-container",
             "unmodified-handlers",
         ),
