@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from forewarn.wire.exchange import Exchange
+from forewarn.wire.exchange import BODY_BYTES_MAX, Exchange
 
 __all__ = ["Journal", "JournalEntry"]
-
-_BODY_BYTES_MAX = 64 << 10
-"""Of a body, so much is kept."""
 
 
 class _Hit(NamedTuple):
@@ -43,7 +40,7 @@ class _Hit(NamedTuple):
             target=target,
             headers=headers,
             status=200,
-            answer=self.answer[:_BODY_BYTES_MAX],
+            answer=self.answer[:BODY_BYTES_MAX],
         )
 
 
@@ -104,9 +101,9 @@ class Journal:
             method=method,
             target=target,
             headers=tuple((name.lower(), value) for name, value in headers),
-            body=body[:_BODY_BYTES_MAX],
+            body=body[:BODY_BYTES_MAX],
             status=status,
-            answer=answer[:_BODY_BYTES_MAX],
+            answer=answer[:BODY_BYTES_MAX],
             took_s=took_s,
             fault=fault,
         )

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any
 
 from forewarn.wire import instance
-from forewarn.wire.exchange import Exchange
+from forewarn.wire.exchange import BODY_BYTES_MAX, Exchange
 
 __all__ = ["ADVICE", "RATE_MAX", "Advice", "advise", "advise_all"]
 
@@ -131,8 +131,10 @@ def _names_what_was_not_seen(exchange: Exchange, before: Sequence[Exchange]) -> 
     """Approves what no answer to this VM has shown."""
     if exchange.status != HTTPStatus.OK or not _ids(exchange):
         return False
-    seen = {event_id for each in before if each.method == "GET" for event_id in _shown(each)}
-    return not _ids(exchange) <= seen and len(before) < _RECENT
+    answers = [each for each in before if each.method == "GET"]
+    is_cut = any(len(each.answer) >= BODY_BYTES_MAX for each in answers)  # it has read more than was kept
+    seen = {event_id for each in answers for event_id in _shown(each)}
+    return not _ids(exchange) <= seen and not is_cut and len(before) < _RECENT
 
 
 def _names_what_has_started(exchange: Exchange, before: Sequence[Exchange]) -> bool:

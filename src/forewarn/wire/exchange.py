@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import parse_qsl, urlsplit
 
-__all__ = ["Exchange"]
+__all__ = ["BODY_BYTES_MAX", "Exchange"]
+
+BODY_BYTES_MAX = 64 << 10
+"""Of a body, so much is kept."""
 
 _EVENT_PATHS = frozenset({"/metadata/scheduledevents", "/metadata/latest/scheduledevents"})
 

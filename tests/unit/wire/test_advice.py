@@ -9,7 +9,7 @@ import pytest
 
 from forewarn.wire import instance
 from forewarn.wire.advice import ADVICE, advise, advise_all
-from forewarn.wire.exchange import Exchange
+from forewarn.wire.exchange import BODY_BYTES_MAX, Exchange
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
@@ -92,6 +92,11 @@ def test_what_a_fault_has_done_is_not_the_fault_of_the_client() -> None:
 def test_of_each_vm_only_its_own_requests_count() -> None:
     told = advise_all([asked(vm="vm-2"), approved(ONE, vm="vm-1")])
     assert [row.code for row in told[1][1]] == ["event-unseen"]
+
+
+def test_an_answer_of_which_only_a_part_is_kept_may_have_shown_any_event() -> None:
+    kept = SHOWN.replace(b"Scheduled", b"x" * BODY_BYTES_MAX)[:BODY_BYTES_MAX]
+    assert codes(approved(ONE), asked(answer=kept)) == set()
 
 
 def test_other_paths_are_their_own_affair() -> None:
