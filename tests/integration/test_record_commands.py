@@ -19,6 +19,7 @@ from forewarn.testing.loading import parse_scenario
 from forewarn.testing.transcript import EndReason, load_transcript
 from tests.support.faulty import Faulty, document, event, faulty, says
 from tests.support.processes import wait_for
+from tests.support.service import Running
 from tests.support.spans import GUARD_S
 
 pytestmark = pytest.mark.slow
@@ -99,6 +100,18 @@ def test_a_recording_goes_to_stdout_without_a_file(endpoint: Faulty, capfd: pyte
     assert '"reason":"time"' in last
 
 
+def test_a_recording_asks_from_the_source_address(service: Running, capfd: pytest.CaptureFixture[str]) -> None:
+    """The address says which VM asks, so an address of no VM is answered with 404."""
+    record = ["record", service.url, "--for", "300ms", "--interval", "20ms", "--source-address"]
+    assert run([*record, service.vm().address]) == 0
+    assert run([*record, "127.0.255.254"]) == 0
+    of_vm, of_stranger = capfd.readouterr().out.split('{"forewarn_transcript"')[1:]
+    assert '"status":200' in of_vm
+    assert '"status":404' not in of_vm
+    assert '"status":404' in of_stranger
+    assert '"status":200' not in of_stranger
+
+
 def test_a_recording_that_is_full_says_so(endpoint: Faulty, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     endpoint.script(*(says(document(n, event(Description="x" * 900_000))) for n in range(3)))
     arguments = ["record", endpoint.url, "--out", str(tmp_path / "t.jsonl"), "--size-mb", "1", "--interval", "20ms"]
@@ -157,6 +170,8 @@ def test_a_transcript_becomes_a_scenario(recorded: Path, capfd: pytest.CaptureFi
         (["record", "http://127.0.0.1:1", "--api-version", "1"], "there is no api-version '1'"),
         (["record", "http://127.0.0.1:1", "--out", "README.md"], "README.md exists, and a transcript is never"),
         (["record", "http://127.0.0.1:1", "--out", "none/t.jsonl"], "cannot write none/t.jsonl: No such file"),
+        (["record", "http://127.0.0.1:1", "--source-address", "lo"], "'lo' is not an address of this machine"),
+        (["record", "http://127.0.0.1:1", "--source-address", "192.0.2.1"], "'192.0.2.1' is not an address of this"),
         (["replay", "none.jsonl"], "cannot read none.jsonl: No such file"),
         (["replay", "README.md"], "README.md:1: this is no transcript"),
         (["scenario", "from-transcript", "README.md"], "README.md:1: this is no transcript"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from forewarn.clock import VIRTUAL_START
 from forewarn.errors import ConfigError
 from forewarn.testing.replaying import Replay
 from forewarn.testing.transcript import Entry, Failure, Transcript, load_transcript
+from forewarn.wire import imds
 from tests.support.faulty import document, event
 from tests.support.service import Running, eventually
 from tests.support.showings import BEGAN
@@ -83,6 +85,49 @@ def test_a_replay_refuses_what_every_endpoint_refuses(lived: tuple[Transcript, s
         assert wire.ask(get().replace(b"scheduledevents", b"somethingelse")).status == 404
         assert wire.ask(get().replace(b"GET", b"PUT", 1)).headers["allow"] == "GET, POST"
         assert wire.ask(get()).status == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        pytest.param(b"X-Forwarded-For: 10.0.0.1\r\n", imds.FORWARDED, id="X-Forwarded-For"),
+        pytest.param(b"Origin: http://a.example\r\n", imds.ORIGIN_REFUSED, id="Origin"),
+        pytest.param(b"Host: a.example\r\n", imds.HOST_REFUSED, id="second Host"),
+        pytest.param(b"Metadata: false\r\n", imds.METADATA_MISSING, id="contradictory Metadata"),
+    ],
+)
+@pytest.mark.parametrize("request_of", [get, lambda: post(approval("A"))], ids=["GET", "POST"])
+def test_a_replay_refuses_senders_that_the_service_refuses(
+    header: bytes,
+    body: bytes,
+    request_of: Callable[[], bytes],
+    lived: tuple[Transcript, str],
+    service: Running,
+) -> None:
+    """R10, R13."""
+    head, _, rest = request_of().partition(b"\r\n")
+    sent = head + b"\r\n" + header + rest
+    with replayed(lived[0]) as (url, approved), wire_to(url) as wire, service.wire(service.vm()) as other:
+        replay, serve = wire.ask(sent), other.ask(sent)
+    assert (replay.status, replay.body) == (serve.status, serve.body) == (400, body)
+    assert approved == []
+
+
+def test_a_replay_refuses_requests_that_the_service_refuses(lived: tuple[Transcript, str], service: Running) -> None:
+    """R5, R13: a name that is not the endpoint's, a repeated parameter, a page's request, a body that is too large."""
+    large = b"x" * ((256 << 10) + 1)
+    sent = (
+        get().replace(b"Host: 169.254.169.254", b"Host: a.example"),
+        get().replace(b" HTTP/1.1", b"&api-version=2020-07-01 HTTP/1.1"),
+        get(version="2017-03-01").replace(b"Metadata: true\r\n", b"Referer: http://a.example/\r\n"),
+        post(large),
+    )
+    with replayed(lived[0]) as (url, _):
+        for request in sent:
+            with wire_to(url) as wire, service.wire(service.vm()) as other:
+                replay, serve = wire.ask(request), other.ask(request)
+            assert (replay.status, replay.body) == (serve.status, serve.body)
+            assert replay.status in {400, 413}
 
 
 def test_a_client_finds_the_api_version_that_was_recorded() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +53,9 @@ def add_record(app: typer.Typer) -> None:
         size_mb: Annotated[
             int, typer.Option(min=1, max=_MB_MAX, metavar="MB", help="The largest transcript; recording ends there.")
         ] = _MB_MAX,
+        source_address: Annotated[
+            str | None, typer.Option(metavar="ADDRESS", help="Ask from this local address.")
+        ] = None,
     ) -> None:
         """Write down what a metadata endpoint shows, with times; it is only read, and nothing is approved.
 
@@ -67,10 +72,12 @@ def add_record(app: typer.Typer) -> None:
         for_s = as_span_s(span, "--for")
         pace = Pace(poll_interval_s=_interval_s(interval))
         _check_version(api_version)
+        if source_address is not None:
+            _check_source_address(source_address)
 
         async def run() -> None:
             progress = _Progress(output, api_version)
-            transport = AsyncHttp(url)
+            transport = AsyncHttp(url, source_address)
             try:
                 with _opened(out) as file:
                     writer = TranscriptWriter(
@@ -107,6 +114,17 @@ def _check_version(text: str) -> None:
     if text not in names:
         msg = f"there is no api-version {text!r}: expected one of {', '.join(names)}"
         raise typer.BadParameter(msg, param_hint="--api-version")
+
+
+def _check_source_address(text: str) -> None:
+    """Refuse what no socket can be bound to, before a recording of nothing but failures is made."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(text).version == 6 else socket.AF_INET  # noqa: PLR2004 - IPv6
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.bind((text, 0))
+    except (ValueError, OSError) as error:
+        msg = f"{text!r} is not an address of this machine: 'ip address' lists them"
+        raise typer.BadParameter(msg, param_hint="--source-address") from error
 
 
 @contextlib.contextmanager

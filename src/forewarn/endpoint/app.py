@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
 import structlog
 from starlette.requests import ClientDisconnect, Request
@@ -23,11 +22,23 @@ from forewarn.core.fault import Fault, Place
 from forewarn.endpoint import misconduct
 from forewarn.endpoint.authority import Authority
 from forewarn.endpoint.budget import HeldBody, OverLimit, limit_of
+from forewarn.endpoint.request_check import (
+    Refused,
+    check_events_request,
+    check_metadata,
+    check_method,
+    check_sender,
+    check_single_parameters,
+    encode_error_response,
+    encode_json_response,
+    parse_query,
+    payload_refusal,
+    size_refusal,
+)
 from forewarn.errors import ForewarnError, LimitExceeded
 from forewarn.fairness import Room, Turns
 from forewarn.feed import Channel
 from forewarn.identity import Caller
-from forewarn.listen import is_own_host
 from forewarn.wire import imds, instance
 
 if TYPE_CHECKING:
@@ -44,7 +55,6 @@ _EVENTS = "/metadata/scheduledevents"
 _LEGACY = "/metadata/latest/scheduledevents"
 _VERSIONS = "/metadata/versions"
 _INSTANCE = "/metadata/instance"
-_REPEATED = "Bad request: . A query parameter is given twice"
 _DRAINED_BYTES_MAX = 16 << 20
 _RETRY_AFTER_S = 1
 _REFUSAL_DELAY_S = 1.0
@@ -57,14 +67,6 @@ _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 _NOT_PLAIN = frozenset(
     {"if-none-match", "prefer", "content-length", "transfer-encoding", "expect", "upgrade", "x-forwarded-for", "range"}
 )
-
-
-class _Refused(Exception):
-    """An answer other than 200, found on the way."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__(response.status_code)
-        self.response = response
 
 
 class MetadataApp:
@@ -95,7 +97,8 @@ class MetadataApp:
             Room(weight_max=traffic.limits.body_bytes_max, owner_weight_max=traffic.limits.body_bytes_max)
         )
         self._dialect = authority.feed.dialect
-        self._versions = {version.name: (index, version) for index, version in enumerate(authority.feed.versions)}
+        self._versions = {version.name: version for version in authority.feed.versions}
+        self._indexes = {name: index for index, name in enumerate(self._versions)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -103,7 +106,7 @@ class MetadataApp:
         began_s = asyncio.get_running_loop().time()
         try:
             response = await self._answer(request)
-        except _Refused as refused:
+        except Refused as refused:
             response = refused.response
         except ClientDisconnect:
             return
@@ -112,7 +115,7 @@ class MetadataApp:
             response = self._failed(request, error)
         except Exception:  # noqa: BLE001 - a request must not take the endpoint with it; the log has the trace
             _log.exception("a request raised", path=scope["path"])
-            response = _error(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal server error")
+            response = encode_error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal server error")
         version = request.query_params.get("api-version", "")
         label = version if version in self._versions else "other"
         self._traffic.outcomes[label, _method_label(request.method), response.status_code] += 1
@@ -138,7 +141,7 @@ class MetadataApp:
             return _unavailable()
         if error.status == HTTPStatus.TOO_MANY_REQUESTS:
             return _too_many()
-        return _error(error.status, "Service unavailable")
+        return encode_error_response(error.status, "Service unavailable")
 
     async def _answer(self, request: Request) -> Response:
         connection: Connection = request.scope["state"]["connection"]
@@ -153,7 +156,7 @@ class MetadataApp:
             return await self._events(request, connection, caller, is_legacy=route == _LEGACY)
         if route in {_VERSIONS, _INSTANCE} or route.startswith(_INSTANCE + "/"):
             return self._instance(request, caller, path)
-        return _error(HTTPStatus.NOT_FOUND, "Not found")
+        return encode_error_response(HTTPStatus.NOT_FOUND, "Not found")
 
     def _write_down(
         self, request: Request, response: Response, began_s: float, fault: Fault | None, *, is_answered: bool
@@ -190,7 +193,7 @@ class MetadataApp:
             await connection.wait_until_lost()
             raise ClientDisconnect
         if fault is not None and fault.kind.place is Place.STATUS:
-            raise _Refused(_response(misconduct.refuse(fault)))
+            raise Refused(_response(misconduct.refuse(fault)))
         if fault is not None and fault.kind.name == "late":
             await self._hold_back(connection, fault.delay.total_seconds())
 
@@ -200,7 +203,9 @@ class MetadataApp:
         if fault is None or fault.kind.place is not Place.DOCUMENT:
             return response
         incarnation, replies = channel.before
-        before = _json(HTTPStatus.OK, replies[index].body, {"etag": f'"{incarnation}"'}) if replies else None
+        before = (
+            encode_json_response(HTTPStatus.OK, replies[index].body, {"etag": f'"{incarnation}"'}) if replies else None
+        )
         return _response(
             misconduct.distort(fault, _taken(response), None if before is None else _taken(before)),
         )
@@ -232,29 +237,24 @@ class MetadataApp:
         """Who calls now; asked again after each wait, since the inventory may have changed meanwhile."""
         caller = connection.current_caller()
         if caller is None and not self._authority.identity.is_known:
-            raise _Refused(_unavailable())
+            raise Refused(_unavailable())
         if caller is None:
             self._traffic.unknown_callers += 1
-            raise _Refused(_error(HTTPStatus.NOT_FOUND, "Not found"))
+            raise Refused(encode_error_response(HTTPStatus.NOT_FOUND, "Not found"))
         return caller
 
     # Scheduled events
 
     async def _events(self, request: Request, connection: Connection, caller: Caller, *, is_legacy: bool) -> Response:
-        self._check_method(request, ("GET", "POST"))
-        self._check_sender(request)
-        parameters, is_repeated = _query(request)
-        index, version = (
-            self._versions["2017-03-01"]
-            if is_legacy
-            else self._versions.get(parameters.get("api-version", ""), (None, None))
+        limits, peer = self._traffic.limits, connection.peer
+        version = check_events_request(
+            request,
+            self._versions,
+            version_name="2017-03-01" if is_legacy else None,
+            host_names=limits.host_names,
+            is_local=not peer,
         )
-        if version is None or request.method in version.requires_metadata or _is_from_browser(request):
-            _check_metadata(request)
-        if index is None or version is None:
-            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.version_error(self._authority.feed.versions)))
-        if is_repeated:
-            raise _Refused(_error(HTTPStatus.BAD_REQUEST, _REPEATED))
+        index = self._indexes[version.name]
         self._check_rate(caller)
         if request.method == "POST":
             return await self._approve(request, connection, caller, index)
@@ -280,7 +280,9 @@ class MetadataApp:
             return _unavailable()
         if self.before_answer is None and _NOT_PLAIN.isdisjoint(request.headers.keys()):
             connection.learn(index)
-        response = _json(HTTPStatus.OK, channel.replies[index].body, headers | {"etag": f'"{channel.incarnation}"'})
+        response = encode_json_response(
+            HTTPStatus.OK, channel.replies[index].body, headers | {"etag": f'"{channel.incarnation}"'}
+        )
         return self._distorted(request, response, channel, index)
 
     async def _enabled(self, connection: Connection, caller: Caller) -> Channel:
@@ -322,7 +324,7 @@ class MetadataApp:
             response = _too_many()
         # A client that sends again at once costs little, if it waits for each refusal.
         await self._hold_back(connection, _REFUSAL_DELAY_S)
-        raise _Refused(response)
+        raise Refused(response)
 
     async def _discard_body(self, request: Request, response: Response) -> None:
         """Read what is still coming, as far as the client would not see the answer otherwise."""
@@ -344,8 +346,8 @@ class MetadataApp:
         if channel.is_enabled:
             channel.asked_at = self._traffic.now
         if self._dialect.post_body == "document" and channel.replies:
-            return _json(HTTPStatus.OK, channel.replies[index].body)
-        return _json(HTTPStatus.OK, b"")
+            return encode_json_response(HTTPStatus.OK, channel.replies[index].body)
+        return encode_json_response(HTTPStatus.OK, b"")
 
     async def _event_ids(self, request: Request, vm: str) -> tuple[str, ...]:
         """The ids in the body; its bytes are counted until it is decoded.
@@ -360,7 +362,7 @@ class MetadataApp:
             try:
                 return imds.decode_approval(body, self._traffic.limits.start_requests_max).event_ids
             except imds.BadPayload as error:
-                raise _Refused(_error(HTTPStatus.BAD_REQUEST, f"Bad request: . {_sentence(str(error))}")) from error
+                raise Refused(payload_refusal(error)) from error
 
     async def _carry_approval(
         self, event_ids: tuple[str, ...], connection: Connection, caller: Caller, index: int
@@ -373,7 +375,7 @@ class MetadataApp:
         shown = (channel.key, channel.epoch, channel.incarnation)
         refuses_unknown = self._dialect.unknown_event != HTTPStatus.OK
         if refuses_unknown and any((*shown, event_id) in self._unknown_ids for event_id in channel.unlisted(event_ids)):
-            raise _Refused(self._unknown())
+            raise Refused(self._unknown())
         approver = Approver(
             actor=f"vm:{caller.vm.name}",
             audience=channel.key,
@@ -385,11 +387,13 @@ class MetadataApp:
         if approval.unknown:
             if refuses_unknown:
                 self._remember_unknown((*shown, event_id) for event_id in approval.unknown[:_UNKNOWN_IDS_OF_ONE])
-                raise _Refused(self._unknown())
+                raise Refused(self._unknown())
             known = [i for i in event_ids if i not in set(approval.unknown)]
             approval = await self.approve(known, approver)
         if approval.refused:
-            raise _Refused(_error(HTTPStatus.BAD_REQUEST, "Bad request: . This VM may not approve this event"))
+            raise Refused(
+                encode_error_response(HTTPStatus.BAD_REQUEST, "Bad request: . This VM may not approve this event")
+            )
         channel.settle((*approval.approved, *approval.unchanged))
 
     def _remember_unknown(self, keys: Iterable[tuple[str, int, int, str]]) -> None:
@@ -405,8 +409,8 @@ class MetadataApp:
 
     def _unknown(self) -> Response:
         if self._dialect.unknown_event == HTTPStatus.NOT_FOUND:
-            return _error(HTTPStatus.NOT_FOUND, "Not found")
-        return _error(HTTPStatus.BAD_REQUEST, "Bad request: . EventId is not known")
+            return encode_error_response(HTTPStatus.NOT_FOUND, "Not found")
+        return encode_error_response(HTTPStatus.BAD_REQUEST, "Bad request: . EventId is not known")
 
     async def _body(self, request: Request, held: HeldBody) -> bytes:
         limit = self._traffic.limits.body_size_bytes_max
@@ -430,9 +434,7 @@ class MetadataApp:
                     body.clear()
                     held.drop()
         if size_bytes > limit:
-            response = _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Request body is larger than {limit} bytes")
-            response.headers["connection"] = "close"
-            raise _Refused(response)
+            raise Refused(size_refusal(limit))
         if over is not None:
             over.is_read = True
             raise over
@@ -442,49 +444,29 @@ class MetadataApp:
     # Instance
 
     def _instance(self, request: Request, caller: Caller, path: str) -> Response:
-        self._check_method(request, ("GET",))
-        self._check_sender(request)
-        _check_metadata(request)
+        connection: Connection = request.scope["state"]["connection"]
+        check_method(request, ("GET",))
+        check_sender(request, self._traffic.limits.host_names, is_local=not connection.peer)
+        check_metadata(request)
         if path.lower() == _VERSIONS:
-            return _json(HTTPStatus.OK, imds.encode_versions(self._authority.feed.versions))
-        parameters, is_repeated = _query(request)
+            return encode_json_response(HTTPStatus.OK, imds.encode_versions(self._authority.feed.versions))
+        parameters = parse_query(request)
         refusal = instance.refuse_version(parameters.get("api-version", ""))
         if refusal is not None:
-            return _json(HTTPStatus.BAD_REQUEST, refusal)
-        if is_repeated:
-            return _error(HTTPStatus.BAD_REQUEST, _REPEATED)
+            return encode_json_response(HTTPStatus.BAD_REQUEST, refusal)
+        check_single_parameters(request)
         self._check_rate(caller)
         below = path[len(_INSTANCE) :].strip("/")
         value = instance.look_up(instance.describe(caller.vm, caller.scope), below.split("/") if below else [])
         if value is None:
-            return _error(HTTPStatus.NOT_FOUND, "Not found")
+            return encode_error_response(HTTPStatus.NOT_FOUND, "Not found")
         is_text = parameters.get("format", "").lower() == "text"
         if instance.is_leaf(value) and not is_text:
-            return _json(HTTPStatus.BAD_REQUEST, instance.LEAF_WITHOUT_TEXT)
+            return encode_json_response(HTTPStatus.BAD_REQUEST, instance.LEAF_WITHOUT_TEXT)
         body, content_type = instance.render(value, is_text)
         return Response(body, headers={"content-type": content_type})
 
     # Checks
-
-    def _check_method(self, request: Request, allowed: tuple[str, ...]) -> None:
-        if request.method not in allowed:
-            response = _error(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed")
-            response.headers["allow"] = ", ".join(allowed)
-            raise _Refused(response)
-
-    def _check_sender(self, request: Request) -> None:
-        """Refuse what was not sent by the VM itself, to us: a rebound name, a proxy, a page of another origin (R13)."""
-        connection: Connection = request.scope["state"]["connection"]
-        hosts = request.headers.getlist("host")
-        is_old = request.scope["http_version"] == "1.0"
-        is_ours = len(hosts) == 1 and is_own_host(hosts[0], self._traffic.limits.host_names)
-        # No browser and no name leads to a Unix socket, and clients send any Host there.
-        if connection.peer and not (is_ours or (is_old and not hosts)):
-            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.HOST_REFUSED))
-        if "x-forwarded-for" in request.headers:
-            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.FORWARDED))
-        if "origin" in request.headers:
-            raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.ORIGIN_REFUSED))
 
     def _check_rate(self, caller: Caller) -> None:
         """At most so many requests in each second (R9)."""
@@ -497,7 +479,7 @@ class MetadataApp:
         caller.window_requests += 1
         if caller.window_requests > limit:
             self._traffic.budgets.note("rate_limit_per_s", caller.vm.name)
-            raise _Refused(_too_many())
+            raise Refused(_too_many())
 
     # Waiting
 
@@ -541,47 +523,18 @@ def _release(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def _query(request: Request) -> tuple[dict[str, str], bool]:
-    """The query's parameters, and whether one is given twice (R5)."""
-    pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    return dict(pairs), len({name for name, _ in pairs}) < len(pairs)
-
-
-def _is_from_browser(request: Request) -> bool:
-    """Whether a page may have had a browser send it; then the Metadata header is required in every version.
-
-    Without that header the request of a page is a simple one, which a browser sends without asking us first.
-    """
-    return any(name == "referer" or name.startswith("sec-fetch-") for name in request.headers)
-
-
-def _check_metadata(request: Request) -> None:
-    """Spec: R10, R11."""
-    values = {value.strip().lower() for value in request.headers.getlist("metadata")}
-    if values != {"true"}:
-        raise _Refused(_json(HTTPStatus.BAD_REQUEST, imds.METADATA_MISSING))
-
-
-def _json(status: int, body: bytes, headers: dict[str, str] | None = None) -> Response:
-    return Response(body, status_code=status, headers={"content-type": imds.CONTENT_TYPE, **(headers or {})})
-
-
 def _unavailable() -> Response:
     """Not now; soon."""
-    response = _error(HTTPStatus.SERVICE_UNAVAILABLE, "Service unavailable")
+    response = encode_error_response(HTTPStatus.SERVICE_UNAVAILABLE, "Service unavailable")
     response.headers["retry-after"] = str(_RETRY_AFTER_S)
     return response
 
 
 def _too_many(retry_after_s: int = _RETRY_AFTER_S) -> Response:
     """More than this VM's share (R65)."""
-    response = _error(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests")
+    response = encode_error_response(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests")
     response.headers["retry-after"] = str(retry_after_s)
     return response
-
-
-def _error(status: int, text: str) -> Response:
-    return _json(status, imds.encode_error(text))
 
 
 def _response(answer: misconduct.Answer) -> Response:
@@ -591,10 +544,6 @@ def _response(answer: misconduct.Answer) -> Response:
 def _taken(response: Response) -> misconduct.Answer:
     headers = {name: value for name, value in response.headers.items() if name != "content-length"}
     return misconduct.Answer(response.status_code, headers, bytes(response.body))
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _method_label(method: str) -> str:

@@ -27,6 +27,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from forewarn.clock import Clock, SpedClock
 from forewarn.core.announcement import ceil_to_second
+from forewarn.endpoint.request_check import (
+    Refused,
+    check_events_request,
+    encode_error_response,
+    encode_json_response,
+    payload_refusal,
+    size_refusal,
+)
 from forewarn.errors import ConfigError, ServerError
 from forewarn.testing.transcript import Entry, Failure, Transcript
 from forewarn.wire import imds
@@ -38,12 +46,11 @@ if TYPE_CHECKING:
 __all__ = ["Approved", "Replay", "Tape"]
 
 _EVENTS = "/metadata/scheduledevents"
-_NAMES = frozenset(version.name for version in imds.VERSIONS)
-_FREE = frozenset(version.name for version in imds.VERSIONS if not version.requires_metadata)
+_VERSIONS = {version.name: version for version in imds.VERSIONS}
 _PREVIEW = "2017-03-01"
 _NOT_BEFORE = re.compile(rb'("NotBefore"\s*:\s*")([^"\\]*)(")')
 _START_REQUESTS_MAX = 1000
-_BODY_SIZE_BYTES_MAX = 1 << 20
+_BODY_SIZE_BYTES_MAX = 256 << 10
 _CONNECTIONS_MAX = 1000
 _ROUND_MIN_S = 1.0
 _GRACE_S = 1
@@ -216,20 +223,25 @@ class Replay:
         """Answer one request."""
         request = Request(scope, receive)
         with contextlib.suppress(ClientDisconnect):
-            response = await self._answer(request)
+            try:
+                response = await self._answer(request)
+            except Refused as refused:
+                response = refused.response
             if response is not None:
                 await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response | None:
-        """The answer; None: the connection has ended without one."""
+        """The answer; None: the connection has ended without one.
+
+        Raises:
+            Refused: It is to be refused, and how.
+        """
         entry = self.tape.current
         is_about_events = request.scope["path"].lower().removesuffix("/") == _EVENTS
         if is_about_events and request.method == "GET" and entry.failure is not None:
             await self._fail(request, entry.failure)
             return None
-        refusal = self._refusal(request, is_about_events=is_about_events)
-        if refusal is not None:
-            return refusal
+        self._check(request, is_about_events=is_about_events)
         if request.method == "POST":
             return await self._approve(request)
         headers = {name: value for name, value in entry.headers.items() if name != "date"}
@@ -256,37 +268,37 @@ class Replay:
 
         return _NOT_BEFORE.sub(move, entry.body)
 
-    def _refusal(self, request: Request, *, is_about_events: bool) -> Response | None:
-        """What every endpoint refuses (R62), and other api-versions than the recorded one; None: nothing of it."""
-        recorded = self.tape.transcript.api_version
-        version = request.query_params.get("api-version", "")
+    def _check(self, request: Request, *, is_about_events: bool) -> None:
+        """Refuse what every endpoint refuses (R62), and GETs in other api-versions than the recorded one.
+
+        Raises:
+            Refused: It is to be refused, and how.
+        """
         if not is_about_events:
-            return _error(HTTPStatus.NOT_FOUND, imds.encode_error("Not found"))
-        if request.method not in {"GET", "POST"}:
-            body = imds.encode_error("Method not allowed")
-            return _error(HTTPStatus.METHOD_NOT_ALLOWED, body, {"Allow": "GET, POST"})
-        if version not in _FREE and request.headers.get("metadata", "").strip().lower() != "true":
-            return _error(HTTPStatus.BAD_REQUEST, imds.METADATA_MISSING)
-        if version != recorded and (request.method == "GET" or version not in _NAMES):
-            taken = [row for row in imds.VERSIONS if row.name == recorded]
-            return _error(HTTPStatus.BAD_REQUEST, imds.version_error(taken))
-        return None
+            raise Refused(encode_error_response(HTTPStatus.NOT_FOUND, "Not found"))
+        recorded = self.tape.transcript.api_version
+        taken = _VERSIONS if request.method == "POST" else {recorded: _VERSIONS[recorded]}
+        check_events_request(request, taken)
 
     async def _approve(self, request: Request) -> Response:
         body = bytearray()
+        size_bytes = 0
         async for piece in request.stream():
-            body += piece
-            if len(body) > _BODY_SIZE_BYTES_MAX:
-                return _bad_payload(f"body has more than {_BODY_SIZE_BYTES_MAX} bytes")
+            size_bytes += len(piece)
+            if size_bytes <= _BODY_SIZE_BYTES_MAX:
+                body += piece
+        # All of it has been read: a client that is still sending would not see the answer.
+        if size_bytes > _BODY_SIZE_BYTES_MAX:
+            raise Refused(size_refusal(_BODY_SIZE_BYTES_MAX))
         try:
             approval = imds.decode_approval(bytes(body), _START_REQUESTS_MAX)
         except imds.BadPayload as error:
-            return _bad_payload(str(error))
+            raise Refused(payload_refusal(error)) from error
         document = self.tape.document
         for event_id in dict.fromkeys(approval.event_ids):
             is_shown = document is not None and document.get(event_id) is not None
             self._on_approval(Approved(event_id=event_id, at_s=self.tape.at_s, is_shown=is_shown))
-        return Response(b"", HTTPStatus.OK, {"content-type": imds.CONTENT_TYPE})
+        return encode_json_response(HTTPStatus.OK, b"")
 
     # Failures
 
@@ -316,14 +328,6 @@ class Replay:
 async def _wait_until_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         continue
-
-
-def _error(status: HTTPStatus, body: bytes, headers: dict[str, str] | None = None) -> Response:
-    return Response(body, status, {"content-type": imds.CONTENT_TYPE} | (headers or {}))
-
-
-def _bad_payload(reason: str) -> Response:
-    return _error(HTTPStatus.BAD_REQUEST, imds.encode_error(f"Bad request: . {reason}"))
 
 
 class _QuietServer(uvicorn.Server):
