@@ -165,7 +165,7 @@ class _Conversion:
 
     def _show(self, entry: Entry, document: Document) -> None:
         """A document: what is new is announced, what has started is started, what is gone is ended."""
-        at_s = self._moment_s(entry, document)
+        at_s = max(entry.seen_s, self.at_s or 0.0)
         self._let_pass(at_s)
         shown = {event.key: event for event in document.events}
         # A VM that goes takes its other events with it: these are ended first, as long as they can be.
@@ -191,12 +191,6 @@ class _Conversion:
         for expected in expectations:
             self._step(at_s, expect=expected)
         self._expect_document(document, at_s, is_same=not self.left_out)
-
-    def _moment_s(self, entry: Entry, document: Document) -> float:
-        """When that is to be so; in whole seconds where something starts without notice, for so it does (R71)."""
-        at_s = max(entry.seen_s, self.at_s or 0.0)
-        is_sudden = any(event.is_started and event.key not in self.running for event in document.events)
-        return float(math.ceil(at_s)) if is_sudden else at_s
 
     def _expect_document(self, document: Document, at_s: float, *, is_same: bool) -> None:
         expected: dict[str, Any] = {"events": len(document.events)} if is_same else {}

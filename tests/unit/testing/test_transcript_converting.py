@@ -90,6 +90,14 @@ def test_one_that_is_first_seen_started_has_no_notice() -> None:
     assert [e.status for e in expectations(scenario) if e.status] == ["Started"]
 
 
+def test_each_change_happens_when_it_was_seen_to_the_millisecond() -> None:
+    """Also one that is first seen started: an operation without notice starts at once, in the middle of a second."""
+    sudden = event(EventType="Preempt", start_s=None)
+    scenario = convert(shown(0, 1), shown(7.085, 2, sudden), shown(9.123, 3))
+    moments = {step.verb: step.at.span.total_seconds() for step in scenario.steps if step.at is not None}
+    assert moments == {"poll": 0.0, "schedule": 7.085, "complete": 9.123}
+
+
 def test_failures_become_faults_for_as_long_as_they_stood() -> None:
     entries = [
         shown(0, 1),
