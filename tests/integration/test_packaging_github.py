@@ -225,7 +225,9 @@ def test_inputs_reach_the_command_as_bash_reads_them(job: Job, teller: Path) -> 
 
 def test_github_takes_nothing_that_is_printed_for_a_command(job: Job, teller: Path) -> None:
     job.use(handler="true", zipapp=str(teller))
-    before, token, printed, after = re.split(r"^::(?:stop-commands::)?([-0-9a-f]{36})(?:::)?$", job.log, flags=re.MULTILINE)[:4]
+    before, token, printed, after = re.split(
+        r"^::(?:stop-commands::)?([-0-9a-f]{36})(?:::)?$", job.log, flags=re.MULTILINE
+    )[:4]
     assert "::error::as a handler" not in before + after
     assert token
     assert printed

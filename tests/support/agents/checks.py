@@ -263,7 +263,7 @@ def _forgotten(before: State, after: State) -> list[str]:
     """What was saved, and is not there any more."""
     records = {(record.event.id, record.seen_at): record for record in after.records}
     finished = {(each.event.id, each.seen_at) for each in after.finished}
-    found = []
+    found: list[str] = []
     for record in before.records:
         key = (record.event.id, record.seen_at)
         if key in records:
@@ -357,7 +357,7 @@ def _check_promptness(case: _Case, figures: Counter[str]) -> list[str]:
     """Where nothing is wrong with an agent, it prepares while there is time, and otherwise once it has started."""
     story = case.story
     begins = [begin for begin, _, _ in story.running]
-    found = []
+    found: list[str] = []
     if story.is_marked:
         return found
     if case.started_s is not None:
@@ -377,7 +377,7 @@ def _check_promptness(case: _Case, figures: Counter[str]) -> list[str]:
 
 def _late(case: _Case, begins: list[float], from_s: float, until_s: float) -> list[str]:
     """When nothing was wrong with the agent between the two, and it did not prepare."""
-    found = []
+    found: list[str] = []
     for begin_s, end_s in case.sound_spans(from_s, until_s):
         due_s = _free_from(case.in_the_way, begin_s) + _SEE_S
         if end_s > due_s and not any(at_s <= due_s for at_s in begins):
@@ -395,7 +395,7 @@ def _free_from(spans: list[tuple[float, float]], at_s: float) -> float:
 
 def _check_stops(case: _Case) -> list[str]:
     """A preparation is stopped when there is no time left, and not before."""
-    found = []
+    found: list[str] = []
     for begin_s, end_s, how in case.story.running:
         is_waiting = case.waiting_until_s > end_s
         if how == "stopped" and is_waiting and end_s < case.cutoff_s - _CLOCK_S:
@@ -415,7 +415,7 @@ def _check_stops(case: _Case) -> list[str]:
 def _check_approval(case: _Case, figures: Counter[str]) -> list[str]:
     """Where nothing is wrong with an agent, and it is its turn, it approves."""
     story = case.story
-    found = []
+    found: list[str] = []
     for ready_s, until_s in _ready(case):
         due_s = _due(case, ready_s)
         if due_s is None:
