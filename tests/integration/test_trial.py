@@ -255,6 +255,17 @@ def test_approving_before_being_prepared_is_found(tmp_path: Path) -> None:
     assert tried(tmp_path, well, "--prepared", test)["findings"] == []
 
 
+def test_a_marker_of_an_earlier_run_hides_nothing(tmp_path: Path) -> None:
+    drained = tmp_path / "drained"
+    drained.touch()
+    test = f"test -e {drained}"
+    report = tried(tmp_path, POLL.replace("BEFORE", "pass"), "--prepared", test, status=1)
+    assert codes(report) == {"always-prepared", "unrecovered"}
+    undo = f'["Events"] or (os.path.exists({str(drained)!r}) and os.remove({str(drained)!r})) or []:'
+    well = POLL.replace("BEFORE", f"open({str(drained)!r}, 'w').close()").replace('["Events"]:', undo)
+    assert tried(tmp_path, well, "--prepared", test)["findings"] == []  # it removes the marker before any event
+
+
 def test_what_real_endpoints_refuse_is_found(tmp_path: Path) -> None:
     code = POLL.replace("BEFORE", "pass").replace("2020-07-01", "2017-03-01").replace('{"Metadata": "true"}', "{}")
     report = tried(tmp_path, code, status=1)

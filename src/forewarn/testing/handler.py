@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 from forewarn.testing.inside import ADDRESS, NO_COMMAND, NO_NAMESPACE
 from forewarn.testing.lab import Lab
@@ -111,7 +112,7 @@ class Handler:
         command: With its arguments.
         is_alone: Give it a network of its own where that is possible.
         environment: Variables that it finds besides those that everybody has; ``{endpoint}`` stands for the URL of the
-            endpoint.
+            endpoint, with its port.
         folder: Where it runs; None: where this process does.
 
     Attributes:
@@ -253,7 +254,8 @@ class Handler:
     def _variables(self, url: str) -> dict[str, str]:
         """The environment of a process that finds the endpoint under that URL."""
         own = {"FOREWARN_ENDPOINT": url, "FOREWARN_VM": self._vm, _MARK: self._mark, "PYTHONUNBUFFERED": "1"}
-        said = {name: value.replace("{endpoint}", url) for name, value in self._environment.items()}
+        endpoint = url if urlsplit(url).port else f"{url}:80"  # curl asks a proxy without a port at 1080
+        said = {name: value.replace("{endpoint}", endpoint) for name, value in self._environment.items()}
         return os.environ | own | said
 
 

@@ -81,11 +81,15 @@ class PreparationMonitor:
         """Events for which the VM was prepared, and has to stay so."""
         self._is_in_service = False
         """Whether the VM was seen in service after the last event that hit it."""
+        self._is_in_doubt = self.is_active
+        """Whether the command has succeeded each time, so that it says nothing yet."""
         self._reported_others: set[str] = set()
 
     async def is_prepared(self) -> bool:
         """Whether the command succeeds now; True where there is none."""
-        return await self._probe.succeeds()
+        is_prepared = await self._probe.succeeds()
+        self._is_in_doubt &= is_prepared
+        return is_prepared
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -93,7 +97,7 @@ class PreparationMonitor:
         if not self.is_active:
             yield
             return
-        await self._look_for_traces()
+        await self._look_whether_in_service()
         task = asyncio.create_task(self._ask_repeatedly())
         try:
             yield
@@ -145,6 +149,8 @@ class PreparationMonitor:
             return
         due = self._due & self._hits().keys()
         others = self._events_of_others()
+        if self._is_in_doubt and not self._hits():
+            await self._look_whether_in_service()  # the handler may clear what an earlier run has left
         if not due and not (others and self._is_in_service):
             return
         is_prepared = await self.is_prepared()
@@ -165,16 +171,18 @@ class PreparationMonitor:
 
     # What was found
 
-    async def _look_for_traces(self) -> None:
-        if await self.is_prepared():
-            self._findings.add(
-                "always-prepared",
-                f"{self._probe.command!r} succeeds before the handler has started: a marker of an earlier run may be "
-                "left over, and then nothing can be said of whether it prepares; remove it first",
-                is_wrong=False,
-            )
-        else:
+    async def _look_whether_in_service(self) -> None:
+        """Where no event hits the VM."""
+        if not await self.is_prepared():
             self._is_in_service = True
+
+    def _note_doubt(self) -> None:
+        self._is_in_doubt = False
+        self._findings.add(
+            "always-prepared",
+            f"{self._probe.command!r} succeeded from the start until an event came, so nothing can be said of whether "
+            "it prepares: check the command, and remove what an earlier run may have left",
+        )
 
     def _note_return(self, due: set[str]) -> None:
         if not due:
@@ -213,6 +221,8 @@ class PreparationMonitor:
         hits = {event.id: event for event in self._lab.document(self._vm).events if event.affects(self._vm)}
         if hits:
             self._is_in_service = False
+            if self._is_in_doubt:
+                self._note_doubt()
         return hits
 
     def _events_of_others(self) -> set[str]:

@@ -29,6 +29,8 @@ from forewarn.wire.exchange import Exchange
 __all__ = ["try_all", "try_handler"]
 
 _TIMER_S = 0.1
+_WRONG_HERE = frozenset({"version-preview"})
+"""What an endpoint answers, and what leaves a VM without a word of its Preempt all the same."""
 _OUTPUT_SHOWN = 4000
 
 
@@ -208,7 +210,7 @@ def _of_requests(exchanges: Sequence[Exchange]) -> list[Finding]:
     for _, advice in advise_all(exchanges):
         for row in advice:
             if row.code != "rate":  # time stands still here; see `_of_pace`
-                found.add(row.code, f"it {row.text} ({row.spec})", is_wrong=row.is_wrong)
+                found.add(row.code, f"it {row.text} ({row.spec})", is_wrong=row.is_wrong or row.code in _WRONG_HERE)
     return list(found)
 
 
