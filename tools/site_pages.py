@@ -48,7 +48,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "Commands": ("commands", "exit-statuses", "environment", "files"),
         "The service": ("settings", "control-api", "errors", "metrics", "ledger", "lifecycle", "versions"),
         "The agent": ("agent-configuration", "agent-hooks", "agent-metrics"),
-        "For tests, and from code": ("python", "scenarios", "faults", "conformance"),
+        "For tests, and from code": ("python", "scenarios", "faults", "planted-faults", "conformance"),
     },
     "explanation": {"": ("protocol",)},
     "adr": {"": ()},

@@ -1,0 +1,60 @@
+"""The page of all planted faults: each fault, in which languages, in which scenario, and what finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.handlers.planted import CORRECT, PlantedFault, planted_faults
+
+__all__ = ["PAGE", "planted_faults_page"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "planted-faults.md"
+
+_HEAD = """\
+<!-- Made by `python -m tests.handlers`; changes belong into `tests/handlers/*/fault.toml`. -->
+
+# Planted faults
+
+Does `forewarn try` find what is wrong with a handler? Each row is a fault that was planted in the correct handlers of
+[`examples/handlers`](../../examples/handlers), in the languages that the row names. `make test-slow` runs every row
+and fails if `forewarn try` misses a fault or finds it by something else. It also runs each correct handler ({names}) in
+every scenario: they must pass.
+
+The VM is prepared while a marker file exists, so the trials run with `--prepared 'test -e drained'` and
+`--recovered 'test ! -e drained'`. Without these options `forewarn try` cannot find faults in the rows marked *.
+
+"""
+_HARMLESS = """
+## Harmless differences
+
+These handlers do the same in another way, and must pass.
+
+| difference | languages | scenario |
+|---|---|---|
+"""
+_NEEDS_STATE = frozenset(
+    {"unprepared", "unprepared-at-start", "returned-early", "prepared-for-another", "always-prepared", "unrecovered"}
+)
+
+
+def planted_faults_page(faults: Iterable[PlantedFault] | None = None) -> str:
+    """The whole page, as Markdown."""
+    everything = planted_faults() if faults is None else list(faults)
+    found = [fault for fault in everything if not fault.is_harmless]
+    lines = ["| fault | languages | scenario | found by | it says |", "|---|---|---|---|---|"]
+    for fault in found:
+        mark = "\\*" if fault.finding in _NEEDS_STATE else ""
+        by = f"finding `{fault.finding}`{mark}" if fault.finding else "failed step"
+        says = fault.says if fault.finding else f"the handler {fault.step}"
+        lines.append(f"| {fault.what} | {_languages(fault)} | `{fault.scenario}` | {by} | {says} |")
+    count = sum(len(fault.edits) for fault in found)
+    foot = f"\n{len(found)} faults, {count} handlers.\n{_HARMLESS}"
+    for fault in everything:
+        if fault.is_harmless:
+            foot += f"| {fault.what} | {_languages(fault)} | `{fault.scenario}` |\n"
+    return _HEAD.format(names=", ".join(CORRECT)) + "\n".join(lines) + "\n" + foot
+
+
+def _languages(fault: PlantedFault) -> str:
+    return ", ".join(language for language in CORRECT if language in fault.edits)
