@@ -47,6 +47,7 @@ from forewarn.metrics import Metrics
 from forewarn.span import format_span
 from forewarn.testing.loading import Scenario, load_scenario, shipped_scenarios
 from forewarn.testing.player import Outcome, Player, lab_of
+from forewarn.testing.scenario_schema import encode_scenario_schema
 from forewarn.wire.advice import ADVICE
 from forewarn.wire.document import Event
 from forewarn.wire.imds import VERSIONS, Dialect
@@ -410,8 +411,19 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
+SCHEMA_FILES = tuple(
+    ROOT / folder / "scenario.schema.json"
+    for folder in ("docs/reference", "src/forewarn/testing/scenarios", "examples/scenarios")
+)
+"""The schema lies beside the scenarios, too, where their first line leads."""
+
+
 def stale() -> Iterator[str]:
     """Names of the pages that differ from what the code says."""
+    schema = encode_scenario_schema()
+    for path in SCHEMA_FILES:
+        if not path.is_file() or path.read_text() != schema:
+            yield str(path.relative_to(ROOT))
     for name, make in PAGES.items():
         path = REFERENCE / name
         if not path.is_file() or path.read_text() != _page(make):
@@ -433,7 +445,9 @@ def main() -> int:
     for name, make in PAGES.items():
         (REFERENCE / name).write_text(_page(make))
     (REFERENCE / "openapi.json").write_text(json.dumps(openapi_document(), indent=1) + "\n")
-    print(f"wrote {len(PAGES) + 1} pages to {REFERENCE.relative_to(ROOT)}")
+    for path in SCHEMA_FILES:
+        path.write_text(encode_scenario_schema())
+    print(f"wrote {len(PAGES) + 2} pages to {REFERENCE.relative_to(ROOT)}")
     return 0
 
 

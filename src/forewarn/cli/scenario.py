@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
     from forewarn.testing.loading import Scenario
     from forewarn.testing.player import Outcome
 
-__all__ = ["ExpectationFailed", "add_scenario", "format_at", "teller", "waiter"]
+__all__ = ["ExpectationFailed", "SetOption", "add_scenario", "format_at", "parse_parameters", "teller", "waiter"]
 
 _COMMANDS = {"play": "scenario play", "try": "try"}
 _Which = Annotated[
     str,
     typer.Argument(metavar="NAME_OR_FILE", help="A scenario of the list, or a file.", autocompletion=scenario_names),
+]
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the scenario; may be repeated."),
 ]
 
 
@@ -59,13 +65,13 @@ def add_scenario(app: typer.Typer) -> None:
             )
 
     @command(noun, "show", "forewarn scenario show live-migration")
-    def show(which: _Which, output: Output) -> None:
+    def show(which: _Which, output: Output, parameters: SetOption = None) -> None:
         """Show what happens in a scenario, and when; a file is checked."""
         with testing_extra():
             from forewarn.testing.drawing import draw
             from forewarn.testing.loading import load_scenario
 
-        scenario = load_scenario(which)
+        scenario = load_scenario(which, parse_parameters(parameters))
         content = {
             "name": scenario.name,
             "title": scenario.title,
@@ -88,6 +94,7 @@ def add_scenario(app: typer.Typer) -> None:
         "play",
         "forewarn scenario play live-migration",
         "forewarn scenario play ./my-scenario.yaml --clock real --speed 60",
+        "forewarn scenario play ./my-scenario.yaml --set notice=30s",
     )
     def play(
         which: _Which,
@@ -99,21 +106,84 @@ def add_scenario(app: typer.Typer) -> None:
         speed: Annotated[
             float, typer.Option(min=0.01, max=100_000, metavar="TIMES", help="How much faster; with a real clock.")
         ] = 1.0,
+        parameters: SetOption = None,
     ) -> None:
         """Play a scenario against a service of its own, and check that everything comes as it is expected."""
         with testing_extra():
             from forewarn.testing.loading import load_scenario
 
-        outcomes = asyncio.run(_play(load_scenario(which), clock, speed, output))
+        scenario = load_scenario(which, parse_parameters(parameters))
+        outcomes = asyncio.run(_play(scenario, clock, speed, output))
         failed = [outcome for outcome in outcomes if outcome.fault]
         output.show([{**asdict(outcome), "at": outcome.at.total_seconds()} for outcome in outcomes])
         if failed:
-            msg = (
-                f"{len(failed)} of {len(outcomes)} steps failed; the first in line {failed[0].line}: {failed[0].fault}"
-            )
+            where = f"in {_where(failed[0])}: {failed[0].fault}"
+            msg = f"{len(failed)} of {len(outcomes)} steps failed; the first {where}"
             raise ExpectationFailed(msg)
 
+    _add_check(noun)
     add_from_transcript(noun)
+
+
+def _add_check(noun: typer.Typer) -> None:
+    """Add what helps to write files: `check` and `schema`."""
+
+    @command(
+        noun,
+        "check",
+        "forewarn scenario check my-scenario.yaml",
+        "forewarn scenario check scenarios/*.yaml --json",
+    )
+    def check(
+        files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Scenario files, or names of the list.")],
+        output: Output,
+        parameters: SetOption = None,
+    ) -> None:
+        """Say what keeps scenarios from being played, with file and line; nothing is played.
+
+        Exit status 1 if something is wrong with one of them.
+        """
+        with server_extra():
+            from forewarn.testing.loading import check_scenario
+
+        given = parse_parameters(parameters)
+        found = {file: [error.message for error in check_scenario(file, given)] for file in files}
+        rows = [{"file": file, "ok": not faults, "faults": faults} for file, faults in found.items()]
+        if not output.show(rows):
+            for file, faults in found.items():
+                for words in faults or [f"{file}: ok"]:
+                    output.line(words)
+        if any(found.values()):
+            raise typer.Exit(1)
+
+    @command(noun, "schema", "forewarn scenario schema > scenario.schema.json")
+    def schema() -> None:
+        """Print the JSON Schema of scenario files; editors use the one that lies beside a scenario."""
+        with server_extra():
+            from forewarn.testing.scenario_schema import encode_scenario_schema
+
+        sys.stdout.write(encode_scenario_schema())
+
+
+def parse_parameters(texts: list[str] | None) -> dict[str, str]:
+    """Return what ``--set`` gives: names and values.
+
+    Raises:
+        BadParameter: One has no equals sign, or a name is given twice.
+    """
+    given: dict[str, str] = {}
+    for text in texts or []:
+        name, separator, value = text.partition("=")
+        if not separator or not name or name in given:
+            msg = f"{text!r} is expected to be NAME=VALUE, with each name once"
+            raise typer.BadParameter(msg, param_hint="--set")
+        given[name] = value
+    return given
+
+
+def _where(outcome: Outcome) -> str:
+    """The line of a step, with the file where it is an included one."""
+    return f"{outcome.file}, line {outcome.line}" if outcome.file else f"line {outcome.line}"
 
 
 async def _play(scenario: Scenario, clock: str, speed: float, output: Output) -> list[Outcome]:
@@ -143,7 +213,7 @@ def teller(output: Output) -> Callable[[Outcome], None]:
         mark = "✗" if outcome.fault else "✓" if outcome.is_expectation else "·"
         output.line(f"{format_at(outcome.at):>12}  {mark} {outcome.text}")
         if outcome.fault:
-            output.line(f"{'':>12}    line {outcome.line}: {outcome.fault}")
+            output.line(f"{'':>12}    {_where(outcome)}: {outcome.fault}")
 
     return tell
 

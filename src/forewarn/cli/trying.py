@@ -14,11 +14,12 @@ import typer
 from forewarn.cli.command import command, testing_extra
 from forewarn.cli.names import scenario_names
 from forewarn.cli.output import Column, Output
-from forewarn.cli.scenario import ExpectationFailed, teller, waiter
+from forewarn.cli.scenario import ExpectationFailed, SetOption, parse_parameters, teller, waiter
 from forewarn.cli.times import as_span_s
 from forewarn.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from forewarn.testing.loading import Scenario
     from forewarn.testing.report import Report
 
 __all__ = ["add_try"]
@@ -87,6 +88,7 @@ def add_try(app: typer.Typer) -> None:
                 "--shared-network", help="Leave it this machine's network; it has to ask at $FOREWARN_ENDPOINT then."
             ),
         ] = False,
+        parameters: SetOption = None,
     ) -> None:
         """Run a handler while a scenario happens to its VM, and report what it did, when, and what was wrong.
 
@@ -104,14 +106,18 @@ def add_try(app: typer.Typer) -> None:
         if jobs is not None and not is_all:
             msg = "--jobs is for --all: one scenario is tried once"
             raise InvalidRequest(msg)
+        if parameters and is_all:
+            msg = "--set is for one scenario: name it with --scenario"
+            raise InvalidRequest(msg)
+        with testing_extra():
+            from forewarn.testing.loading import load_scenario
+            from forewarn.testing.report import encode_junit
+
         reports = (
             _try_all(output, handler, jobs or _jobs_for(output, prepared, recovered), how)
             if is_all
-            else [_try_one(output, which, handler, how)]
+            else [_try_one(output, load_scenario(which, parse_parameters(parameters)), handler, how)]
         )
-        with testing_extra():
-            from forewarn.testing.report import encode_junit
-
         if junit is not None:
             junit.write_bytes(encode_junit(reports))
         _show(output, reports, is_all=is_all, shows_output=shows_output)
@@ -125,12 +131,9 @@ def add_try(app: typer.Typer) -> None:
             raise ExpectationFailed(msg)
 
 
-def _try_one(output: Output, which: str, handler: list[str], how: dict[str, Any]) -> Report:
-    with testing_extra():
-        from forewarn.testing.loading import load_scenario
-        from forewarn.testing.trial import try_handler
+def _try_one(output: Output, scenario: Scenario, handler: list[str], how: dict[str, Any]) -> Report:
+    from forewarn.testing.trial import try_handler
 
-    scenario = load_scenario(which)
     on_wait = waiter(output, len(scenario.steps))
     return asyncio.run(try_handler(scenario, handler, on_step=teller(output), on_wait=on_wait, **how))
 

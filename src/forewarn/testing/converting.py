@@ -23,6 +23,7 @@ from forewarn.core.causes import CAUSES, DEFAULT_CAUSE, MINIMUM_NOTICE
 from forewarn.core.fault import FAULTS
 from forewarn.core.model import EventType, Source
 from forewarn.span import format_span
+from forewarn.testing.scenario import SCHEMA_LINE
 from forewarn.testing.transcript import Entry, Failure, Transcript
 from forewarn.wire.document import Document, Event
 
@@ -226,7 +227,8 @@ class _Conversion:
             said["duration"] = max(event.duration_s, -1)
         if notice is not None:
             said["notice"] = _span(notice.total_seconds())
-        said["description"] = event.description[:_DESCRIPTION_LENGTH_MAX]
+        # A recorded text names no parameters.
+        said["description"] = event.description[:_DESCRIPTION_LENGTH_MAX].replace("${", "$${")
         self._step(at_s, schedule=said)
         least = MINIMUM_NOTICE[operation.type] if notice is None else notice
         operation.starts_s = math.ceil(round(at_s + least.total_seconds(), 6))
@@ -391,7 +393,7 @@ class _Conversion:
             "settings": settings,
         }
         notes = list(self.omissions)
-        lines = ["# Made by 'forewarn scenario from-transcript'."]
+        lines = [SCHEMA_LINE, "# Made by 'forewarn scenario from-transcript'."]
         lines += [f"# Left out: {_one_line(note)}" for note in notes[:_OMISSIONS_MAX]]
         lines += [f"# Left out: {len(notes) - _OMISSIONS_MAX} more"] if len(notes) > _OMISSIONS_MAX else []
         lines += [_yaml({name: value}, is_flow=False) for name, value in head.items() if value]

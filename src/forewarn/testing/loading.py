@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +12,23 @@ import yaml
 
 from forewarn.config import said_settings
 from forewarn.core.inventory import Inventory
-from forewarn.errors import ConfigError, InvalidRequest, NotFound
-from forewarn.testing.scenario import MODES, FaultStep, HostStep, Mode, ScenarioIn, Schedule, Step, VmStep
-from forewarn.wire.inventory import parse_inventory
+from forewarn.errors import ConfigError, ForewarnError, InvalidRequest
+from forewarn.testing.parameters import Scalar
+from forewarn.testing.scenario import MODES, SETTINGS, FaultStep, HostStep, Mode, ScenarioIn, Schedule, Step, VmStep
+from forewarn.testing.scenario_file import (
+    Faulty,
+    Placed,
+    ScenarioFile,
+    expand_includes,
+    find_scenario,
+    read_scenario,
+    shipped_scenarios,
+)
+from forewarn.wire.inventory import InventoryIn, parse_inventory
+from forewarn.wire.suggestion import suggest
 from forewarn.wire.yaml_source import Place, YamlSource
 
-__all__ = ["Scenario", "load_scenario", "parse_scenario", "shipped_scenarios"]
-
-_SIZE_BYTES_MAX = 1 << 20
-_SETTINGS = frozenset(
-    {
-        "announce_delay",
-        "cloud",
-        "deferrals_max",
-        "disable_after",
-        "first_answer_delay",
-        "initial_incarnation",
-        "legacy_latest",
-        "notbefore_2017_03_01",
-        "policy_delay",
-        "post_body",
-        "rate_limit_per_s",
-        "require_metadata_2017_03_01",
-        "simulate_complete_after",
-        "simulate_impact_after",
-        "start_delay",
-        "unknown_event",
-        "user_operations_max",
-    }
-)
-"""Settings that a scenario may have."""
+__all__ = ["Scenario", "check_scenario", "load_scenario", "parse_scenario", "shipped_scenarios"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +41,7 @@ class Scenario:
         handler: The VM whose handler is tried.
         steps: The timeline.
         lines: Where each step stands in its file, from 1.
+        files: The included file of each step; empty where it stands in the scenario's own.
         event_ids: Ids of the first events.
         settings: Settings of the service.
         only: Whether it is for playing only, or only for trying handlers; None: for both.
@@ -68,6 +56,7 @@ class Scenario:
     handler: str
     steps: tuple[Step, ...]
     lines: tuple[int, ...]
+    files: tuple[str, ...]
     event_ids: tuple[str, ...]
     settings: dict[str, Any]
     only: Mode | None = None
@@ -75,62 +64,77 @@ class Scenario:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def shipped_scenarios() -> list[str]:
-    """The names of those that come with Forewarn, in alphabetical order."""
-    folder = resources.files("forewarn.testing") / "scenarios"
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
-
-
-def load_scenario(name_or_file: str) -> Scenario:
+def load_scenario(name_or_file: str, given: Mapping[str, Scalar] | None = None) -> Scenario:
     """A scenario that comes with Forewarn, by its name, or one of a file.
+
+    Args:
+        name_or_file: Which.
+        given: Values of its parameters in place of their defaults.
 
     Raises:
         NotFound: There is no such name, and no such file.
         ConfigError: The file cannot be read, or its scenario cannot be played; with the line.
     """
-    if name_or_file in shipped_scenarios():
-        entry = resources.files("forewarn.testing") / "scenarios" / f"{name_or_file}.yaml"
-        return parse_scenario(entry.read_bytes(), name_or_file)
-    path = Path(name_or_file)
-    if not path.is_file():
-        msg = f"there is no scenario {name_or_file!r}, and no such file: see 'forewarn scenario list'"
-        raise NotFound(msg, name=name_or_file)
-    try:
-        size_bytes = path.stat().st_size
-        if size_bytes > _SIZE_BYTES_MAX:
-            msg = f"{path}: {size_bytes} bytes are more than the {_SIZE_BYTES_MAX} that a scenario may have"
-            raise ConfigError(msg)
-        content = path.read_bytes()
-    except OSError as error:
-        msg = f"cannot read {path}: {error.strerror}"
-        raise ConfigError(msg) from error
-    return parse_scenario(content, path.stem, str(path))
+    return _first_fault_raised(find_scenario(name_or_file), given or {})
 
 
-def parse_scenario(content: bytes, name: str, where: str = "") -> Scenario:
+def parse_scenario(
+    content: bytes, name: str, where: str = "", *, folder: Path | None = None, given: Mapping[str, Scalar] | None = None
+) -> Scenario:
     """A scenario from the content of its file.
 
     Args:
         content: YAML.
         name: What it is called.
         where: The file, for errors; empty: the name.
+        folder: Where the files lie that it includes; None: it includes none but shipped ones.
+        given: Values of its parameters in place of their defaults.
 
     Raises:
         ConfigError: It cannot be played; with the line, and what was expected.
     """
-    source = YamlSource(where or name, size_bytes_max=_SIZE_BYTES_MAX, kind="scenario", fault=ConfigError)
-    parsed = source.validate(ScenarioIn, source.read(content))
+    file = ScenarioFile(name=name, content=content, where=where or name, folder=folder)
+    return _first_fault_raised(file, given or {})
+
+
+def check_scenario(name_or_file: str, given: Mapping[str, Scalar] | None = None) -> list[ForewarnError]:
+    """Return what keeps a scenario from being played; empty: nothing.
+
+    Faults of a file's form hide those of what its steps name, which are found once the form is right.
+    """
+    try:
+        _parse(find_scenario(name_or_file), given or {})
+    except Faulty as faulty:
+        return faulty.faults
+    except ForewarnError as error:
+        return [error]
+    return []
+
+
+def _first_fault_raised(file: ScenarioFile, given: Mapping[str, Scalar]) -> Scenario:
+    try:
+        return _parse(file, given)
+    except Faulty as faulty:
+        raise faulty.faults[0] from faulty
+
+
+def _parse(file: ScenarioFile, given: Mapping[str, Scalar]) -> Scenario:
+    source, parsed = read_scenario(file, given)
     inventory = _inventory(source, parsed)
-    _check_steps(source, parsed, inventory)
     settings = _settings(source, parsed)
+    placed = expand_includes(file, source, parsed)
+    faults = list(_faults_of_steps(placed, inventory))
+    if faults:
+        raise Faulty(faults)
     return Scenario(
-        name=name,
+        name=file.name,
         title=parsed.title,
         description=parsed.description.strip(),
         inventory=inventory,
         handler=parsed.handler or inventory.vms[0].name,
-        steps=parsed.timeline,
-        lines=tuple(source.line(("timeline", number)) for number in range(len(parsed.timeline))),
+        steps=tuple(each.step for each in placed),
+        lines=tuple(each.source.line(each.place) for each in placed),
+        files=tuple(each.file for each in placed),
         event_ids=parsed.event_ids,
         settings=settings,
         only=parsed.only,
@@ -140,22 +144,28 @@ def parse_scenario(content: bytes, name: str, where: str = "") -> Scenario:
 
 
 def _inventory(source: YamlSource, parsed: ScenarioIn) -> Inventory:
+    source.validate(InventoryIn, parsed.inventory, ("inventory",))
     try:
         inventory = parse_inventory(yaml.safe_dump(parsed.inventory).encode())
     except InvalidRequest as error:
-        raise source.error(("inventory",), f"inventory: {error.message}") from error
+        # Its line is one of what was dumped here; its path leads to the line of the file.
+        words = error.message.removeprefix("inventory: ").removeprefix(f"line {error.details.get('line')}: ")
+        place = ("inventory", *error.details.get("path", ()))
+        raise source.error(place, f"inventory: {words}") from error
     if not inventory.vms:
         raise source.error(("inventory",), "inventory: at least one VM is expected")
-    if parsed.handler is not None and parsed.handler not in {vm.name for vm in inventory.vms}:
-        raise source.error(("handler",), f"handler: there is no VM {parsed.handler!r} in the inventory")
+    names = [vm.name for vm in inventory.vms]
+    if parsed.handler is not None and parsed.handler not in names:
+        meant = suggest(parsed.handler, names)
+        raise source.error(("handler",), f"handler: there is no VM {parsed.handler!r} in the inventory: {meant}")
     return inventory
 
 
 def _settings(source: YamlSource, parsed: ScenarioIn) -> dict[str, Any]:
     for name in parsed.settings:
-        if name not in _SETTINGS:
-            expected = ", ".join(sorted(_SETTINGS))
-            raise source.error(("settings", name), f"a scenario has no setting {name!r}: expected one of {expected}")
+        if name not in SETTINGS:
+            expected = suggest(name, sorted(SETTINGS))
+            raise source.error(("settings", name), f"a scenario has no setting {name!r}: {expected}")
     try:
         said_settings(**parsed.settings)
     except ConfigError as error:
@@ -163,40 +173,46 @@ def _settings(source: YamlSource, parsed: ScenarioIn) -> dict[str, Any]:
     return dict(parsed.settings)
 
 
-def _check_steps(source: YamlSource, parsed: ScenarioIn, inventory: Inventory) -> None:
+def _faults_of_steps(placed: Iterable[Placed], inventory: Inventory) -> Iterator[ForewarnError]:
     """What a step names must be there, operations begin once and before they are named, and time does not go back."""
     declared = {
-        "VM": {vm.name for vm in inventory.vms},
-        "host": {host.name for host in inventory.hosts},
+        "VM": {vm.name: None for vm in inventory.vms},
+        "host": {host.name: None for host in inventory.hosts},
     }
-    begun: dict[Mode, set[str]] = {mode: set() for mode in MODES}
+    begun: dict[Mode, dict[str, None]] = {mode: {} for mode in MODES}
     least = timedelta(0)
-    for number, step in enumerate(parsed.timeline):
-        place: Place = ("timeline", number)
+    for each in placed:
+        source, place, step = each.source, each.place, each.step
         for what, names in (("VM", _vms_of(step)), ("host", _hosts_of(step))):
-            missing = [name for name in names if name not in declared[what]]
-            if missing:
-                raise source.error((*place, step.verb), f"there is no {what} {missing[0]!r} in the inventory")
+            for name in [name for name in names if name not in declared[what]][:1]:
+                words = f"there is no {what} {name!r} in the inventory: {suggest(name, declared[what])}"
+                yield source.error((*place, step.verb), words)
         for mode in MODES if step.only is None else (step.only,):
-            _check_operations(source, place, step, begun[mode])
+            faults = list(_faults_of_operations(source, place, step, begun[mode]))
+            yield from faults
+            if faults:
+                break  # the other mode has the same
         if step.at is not None and not step.at.is_relative and step.at.span < least:
             words = f"at: this is before the step above it, which is at {least.total_seconds():g} s at the earliest"
-            raise source.error((*place, "at"), words)
-        if step.at is not None:
+            yield source.error((*place, "at"), words)
+        elif step.at is not None:
             least = least + step.at.span if step.at.is_relative else step.at.span
 
 
-def _check_operations(source: YamlSource, place: Place, step: Step, begun: set[str]) -> None:
+def _faults_of_operations(
+    source: YamlSource, place: Place, step: Step, begun: dict[str, None]
+) -> Iterator[ForewarnError]:
     for operation in step.refers:
         if operation not in begun:
-            words = f"no step before this one begins an operation {operation!r}: name it there with 'as'"
-            raise source.error(place, words)
+            meant = suggest(operation, begun)
+            hint = meant if meant.endswith("?") else "name it there with 'as'"
+            yield source.error(place, f"no step before this one begins an operation {operation!r}: {hint}")
     if step.makes is None:
         return
     if step.makes in begun:
         words = f"an operation {step.makes!r} began before: name this one otherwise, for example 'as: {step.makes}-2'"
-        raise source.error((*place, step.verb), words)
-    begun.add(step.makes)
+        yield source.error((*place, step.verb), words)
+    begun[step.makes] = None
 
 
 def _vms_of(step: Step) -> tuple[str, ...]:

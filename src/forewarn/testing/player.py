@@ -70,6 +70,7 @@ class Outcome:
         text: In words.
         fault: Why it failed; empty: it did not.
         is_expectation: Whether it only looks.
+        file: The included file that `line` is of; empty: it is the scenario's own.
     """
 
     number: int
@@ -79,6 +80,7 @@ class Outcome:
     text: str
     fault: str = ""
     is_expectation: bool = False
+    file: str = ""
 
 
 class GivenIds:
@@ -143,13 +145,16 @@ class Player:
         outcomes: list[Outcome] = []
         try:
             mode = "play" if self._companion is None else "try"
-            for number, (step, line) in enumerate(zip(self._scenario.steps, self._scenario.lines, strict=True), 1):
+            told = self._scenario
+            for number, (step, line, file) in enumerate(zip(told.steps, told.lines, told.files, strict=True), 1):
                 if step.only not in {None, mode}:
                     continue
                 self._on_wait(number, step.note or describe(step))
                 text, fault, is_over = await self._take(step)
                 at = self._lab.clock.now() - self._began
-                outcome = Outcome(number, line, at, step.verb, text, fault, is_expectation=step.expect is not None)
+                outcome = Outcome(
+                    number, line, at, step.verb, text, fault, is_expectation=step.expect is not None, file=file
+                )
                 outcomes.append(outcome)
                 self._on_step(outcome)
                 if is_over:

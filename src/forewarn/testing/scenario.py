@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from forewarn.config import Span
 from forewarn.core.fault import FAULTS
 from forewarn.core.model import EventType, Source
 from forewarn.span import parse_span
+from forewarn.testing.parameters import Parameters
+from forewarn.wire.inventory import InventoryIn
+from forewarn.wire.suggestion import suggest
 
 __all__ = [
     "MODES",
+    "SCHEMA_LINE",
+    "SETTINGS",
+    "STEPS_MAX",
     "Approve",
     "At",
     "Defer",
@@ -35,18 +41,52 @@ __all__ = [
     "VmStep",
 ]
 
-_STEPS_MAX = 1000
+SCHEMA_LINE = "# yaml-language-server: $schema=scenario.schema.json"
+"""First line of a scenario file: editors check it against the schema that lies beside it."""
+
+STEPS_MAX = 1000
+"""How many steps a scenario may have, with those of included timelines."""
+
 _NAMES_MAX = 1000
 _WITHIN = timedelta(days=1)
 _LINGER_MAX = timedelta(minutes=1)
 
+_SPAN = r"^\+?[0-9]{1,12}(\.[0-9]{1,9})?(ms|s|m|h|d)?$"
+_SPAN_SCHEMA = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": _SPAN.replace(r"\+?", "")}]}
+_AT_SCHEMA = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": _SPAN}]}
+
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 Names = Annotated[
     tuple[Name, ...],
-    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    BeforeValidator(
+        lambda value: (value,) if isinstance(value, str) else value,
+        json_schema_input_type=Name | Annotated[tuple[Name, ...], Field(min_length=1, max_length=_NAMES_MAX)],
+    ),
     Field(min_length=1, max_length=_NAMES_MAX),
 ]
-PositiveSpan = Annotated[Span, Field(ge=timedelta(0))]
+PositiveSpan = Annotated[Span, Field(ge=timedelta(0)), WithJsonSchema(_SPAN_SCHEMA)]
+SETTINGS = frozenset(
+    {
+        "announce_delay",
+        "cloud",
+        "deferrals_max",
+        "disable_after",
+        "first_answer_delay",
+        "initial_incarnation",
+        "legacy_latest",
+        "notbefore_2017_03_01",
+        "policy_delay",
+        "post_body",
+        "rate_limit_per_s",
+        "require_metadata_2017_03_01",
+        "simulate_complete_after",
+        "simulate_impact_after",
+        "start_delay",
+        "unknown_event",
+        "user_operations_max",
+    }
+)
+"""Settings that a scenario may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +200,18 @@ class Impact(_In):
     duration: Annotated[int, Field(ge=1, le=10**9)] = 1
 
 
+FaultKind = Annotated[
+    str,
+    BeforeValidator(str),
+    Field(max_length=64),
+    WithJsonSchema({"enum": [*FAULTS, *(int(kind) for kind in FAULTS if kind.isdecimal())]}),
+]
+
+
 class FaultStep(_In):
     """Something goes wrong at the endpoint (R66)."""
 
-    kind: Annotated[str, BeforeValidator(str), Field(max_length=64)]
+    kind: FaultKind
     vms: Names | None = None
     method: Literal["GET", "POST"] | None = None
     count: Annotated[int, Field(ge=1, le=10**9)] | None = None
@@ -176,7 +224,7 @@ class FaultStep(_In):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.kind not in FAULTS:
-            msg = f"there is no fault {self.kind!r}: expected one of {', '.join(FAULTS)}"
+            msg = f"there is no fault {self.kind!r}: {suggest(self.kind, FAULTS)}"
             raise ValueError(msg)
         if self.delay is not None and FAULTS[self.kind].delay is None:
             msg = f"fault {self.kind} takes no time"
@@ -248,6 +296,7 @@ class Expect(_In):
 
 Happening = Literal["scheduled", "approved", "started", "completed", "canceled"]
 _HAPPENINGS: tuple[str, ...] = ("scheduled", "approved", "started", "completed", "canceled")
+_AFTER = rf"^\s*({'|'.join(_HAPPENINGS)})\s+\S+\s*$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,13 +311,22 @@ def _after(value: object) -> After:
     words = str(value).split()
     expected = f"expected for example 'approved web': one of {', '.join(_HAPPENINGS)}, and an operation"
     if len(words) != len(("what", "operation")) or words[0] not in _HAPPENINGS:
-        msg = f"{value!r} says nothing that can happen: {expected}"
+        meant = suggest(words[0], _HAPPENINGS) if words else ""
+        hint = f"; {meant}" if meant.endswith("?") and words[0] not in _HAPPENINGS else ""
+        msg = f"{value!r} says nothing that can happen: {expected}{hint}"
         raise ValueError(msg)
     return After(words[0], words[1])
 
 
-OfVm = Annotated[VmStep, BeforeValidator(_named)]
-OfHost = Annotated[HostStep, BeforeValidator(_named)]
+OfVm = Annotated[VmStep, BeforeValidator(_named, json_schema_input_type=Name | VmStep)]
+OfHost = Annotated[HostStep, BeforeValidator(_named, json_schema_input_type=Name | HostStep)]
+OfFault = Annotated[
+    FaultStep,
+    BeforeValidator(
+        lambda value: value if isinstance(value, dict) else {"kind": value},
+        json_schema_input_type=FaultKind | FaultStep,
+    ),
+]
 Action: TypeAlias = (
     VmStep
     | HostStep
@@ -296,8 +354,10 @@ MODES: tuple[Mode, ...] = ("play", "try")
 class Step(_In):
     """One step of the timeline: when, and exactly one thing that happens, goes wrong or is expected."""
 
-    at: Annotated[At, BeforeValidator(_at)] | None = None
-    after: Annotated[After, BeforeValidator(_after)] | None = None
+    at: Annotated[At, BeforeValidator(_at), WithJsonSchema(_AT_SCHEMA)] | None = None
+    after: Annotated[After, BeforeValidator(_after), WithJsonSchema({"type": "string", "pattern": _AFTER})] | None = (
+        None
+    )
     within: PositiveSpan = Field(_WITHIN, description="How long to wait for `after`.")
     note: Annotated[str, Field(max_length=200)] = Field("", description="For people.")
     only: Mode | None = Field(None, description="Take it only when the scenario is played, or only when it is tried.")
@@ -318,15 +378,29 @@ class Step(_In):
     start: Name | None = None
     complete: Name | None = None
     impact: Impact | None = None
-    fault: Annotated[FaultStep, BeforeValidator(lambda v: v if isinstance(v, dict) else {"kind": v})] | None = None
+    fault: OfFault | None = None
     clear_faults: Literal[True] | None = None
-    linger: Annotated[Span, Field(gt=timedelta(0), le=_LINGER_MAX)] | None = Field(
+    linger: Annotated[Span, Field(gt=timedelta(0), le=_LINGER_MAX), WithJsonSchema(_SPAN_SCHEMA)] | None = Field(
         None, description="Real time in which nothing changes for a handler that is tried."
     )
     expect: Expect | None = None
+    include: Name | None = Field(
+        None, description="Take the steps of another timeline here: a shipped scenario's, or that of a file."
+    )
+    parameters: Parameters = Field(
+        default_factory=dict, alias="set", description="Parameters of the included scenario."
+    )
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.include is not None and self.model_fields_set - {"include", "parameters"}:
+            msg = "a step that includes a timeline has nothing but 'include' and 'set'"
+            raise ValueError(msg)
+        if self.include is None and self.parameters:
+            msg = "'set' belongs to 'include'"
+            raise ValueError(msg)
         if self.at is not None and self.after is not None:
             msg = "a step has at or after, and not both"
             raise ValueError(msg)
@@ -384,6 +458,7 @@ ACTIONS = (
     "clear_faults",
     "linger",
     "expect",
+    "include",
 )
 """Everything that a step may do."""
 
@@ -393,10 +468,13 @@ class ScenarioIn(_In):
 
     title: Annotated[str, Field(min_length=1, max_length=100)]
     description: Annotated[str, Field(max_length=5000)] = ""
-    inventory: dict[str, Any]
+    parameters: Parameters = Field(
+        default_factory=dict, description="Names and defaults of the values that '${name}' stands for."
+    )
+    inventory: Annotated[dict[str, Any], BeforeValidator(lambda value: value, json_schema_input_type=InventoryIn)]
     handler: Name | None = Field(None, description="The VM whose handler is tried; the first where none is named.")
     event_ids: tuple[Annotated[str, Field(pattern=r"^[0-9A-F]{8}(-[0-9A-F]{4}){3}-[0-9A-F]{12}$")], ...] = Field(
-        (), max_length=_STEPS_MAX, description="EventIds of the first events."
+        (), max_length=STEPS_MAX, description="EventIds of the first events."
     )
     settings: dict[str, Any] = Field(default_factory=dict, description="Settings of the service.")
     only: Mode | None = Field(None, description="It is for playing only, or only for trying handlers.")
@@ -412,4 +490,4 @@ class ScenarioIn(_In):
         max_length=100,
         description="Variables that the handler finds in its environment; {endpoint} stands for the endpoint's URL.",
     )
-    timeline: Annotated[tuple[Step, ...], Field(min_length=1, max_length=_STEPS_MAX)]
+    timeline: Annotated[tuple[Step, ...], Field(min_length=1, max_length=STEPS_MAX)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, TypeVar
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from forewarn.errors import ForewarnError
+from forewarn.wire.suggestion import suggest
 
 try:
     from yaml import CSafeLoader as _SafeLoader
@@ -34,10 +37,13 @@ class YamlSource:
         size_bytes_max: How large it may be.
         kind: What it is, for errors: ``scenario``.
         fault: The error to raise. ``details["line"]`` is the line, from 1.
+
+    Attributes:
+        name: What the file is called in errors.
     """
 
     def __init__(self, name: str, *, size_bytes_max: int, kind: str, fault: type[ForewarnError]) -> None:
-        self._name = name
+        self.name = name
         self._size_bytes_max = size_bytes_max
         self._kind = kind
         self._fault = fault
@@ -51,7 +57,7 @@ class YamlSource:
         """
         if len(content) > self._size_bytes_max:
             most = self._size_bytes_max
-            msg = f"{self._name}: {len(content)} bytes are more than the {most} that a {self._kind} may have"
+            msg = f"{self.name}: {len(content)} bytes are more than the {most} that a {self._kind} may have"
             raise self._fault(msg)
         try:
             self._refuse_bombs(content)
@@ -60,12 +66,12 @@ class YamlSource:
             words = " ".join((error.problem or "no YAML").split())
             raise self._at(error.problem_mark, f"this is no YAML: {words}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            msg = f"{self._name}: this is no YAML: {' '.join(str(error).split())}"
+            msg = f"{self.name}: this is no YAML: {' '.join(str(error).split())}"
             raise self._fault(msg) from error
         return None if node is None else self._take(node, ())
 
-    def validate(self, model: type[M], content: Any) -> M:  # noqa: ANN401 - whatever `read` gave
-        """What `read` gave as a model.
+    def validate(self, model: type[M], content: Any, place: Place = ()) -> M:  # noqa: ANN401 - whatever `read` gave
+        """What `read` gave, or the part of it that stands at `place`, as a model.
 
         Raises:
             ForewarnError: One fault, with its line.
@@ -73,16 +79,22 @@ class YamlSource:
         try:
             return model.model_validate(content)
         except ValidationError as error:
-            faults = error.errors(include_url=False)
-            # What is missing may be what is misspelt: then the misspelt name says more.
-            first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
-            place = tuple(part for part in first["loc"] if not _is_of_pydantic(part))
-            raise self.error(place, _words(first, place)) from error
+            raise self.faults(model, error, place)[0] from error
+
+    def faults(self, model: type[BaseModel], error: ValidationError, place: Place = ()) -> list[ForewarnError]:
+        """Every fault of that part of the file, those first that say most; at least one."""
+        # What is missing may be what is misspelt: then the misspelt name says more.
+        found = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
+        made = []
+        for fault in found:
+            below = tuple(part for part in fault["loc"] if not _is_of_pydantic(part))
+            made.append(self.error((*place, *below), _words(fault, (*place, *below), _keys(model, below[:-1]))))
+        return made
 
     def error(self, place: Place, words: str) -> ForewarnError:
         """An error about that part of the file, to be raised."""
         line = self.line(place)
-        return self._fault(f"{self._name}:{line}: {words}", line=line)
+        return self._fault(f"{self.name}:{line}: {words}", line=line)
 
     def line(self, place: Place) -> int:
         """Where that part stands, from 1; what is missing, where it should."""
@@ -92,7 +104,7 @@ class YamlSource:
 
     def _at(self, mark: Any, words: str) -> ForewarnError:  # noqa: ANN401 - a mark of PyYAML
         line = 1 if mark is None else mark.line + 1
-        return self._fault(f"{self._name}:{line}: {words}", line=line)
+        return self._fault(f"{self.name}:{line}: {words}", line=line)
 
     def _refuse_bombs(self, content: bytes) -> None:
         """Aliases make a small file large, and depth makes it slow: both are refused before anything is put together.
@@ -142,12 +154,42 @@ def _is_of_pydantic(part: str | int) -> bool:
     return isinstance(part, str) and (part.startswith(("function-", "constrained-")) or "[" in part)
 
 
-def _words(fault: Any, place: Place) -> str:  # noqa: ANN401 - a fault as pydantic tells it
+def _words(fault: Any, place: Place, keys: Sequence[str]) -> str:  # noqa: ANN401 - a fault as pydantic tells it
     names = ".".join(str(part) for part in place if isinstance(part, str))
     if fault["type"] == "extra_forbidden" and place:
-        return f"{place[-1]!r} is not known here"
+        return f"{place[-1]!r} is not known here{f': {suggest(str(place[-1]), keys)}' if keys else ''}"
     if fault["type"] == "missing" and place:
         return f"{place[-1]!r} is missing"
     message = str(fault["msg"]).removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
+    if fault["type"] in {"literal_error", "enum"} and isinstance(fault["input"], str):
+        meant = suggest(fault["input"], _QUOTED.findall(fault["ctx"]["expected"]))
+        message += f"; {meant}" if meant.endswith("?") else ""
     return f"{names}: {message}" if names else message
+
+
+_QUOTED = re.compile("'([^']*)'")
+
+
+def _keys(model: type[BaseModel], place: Place) -> list[str]:
+    """The keys that a mapping at that place of a model may have; none where no model says it."""
+    models = [model]
+    for part in place:
+        if isinstance(part, str):
+            fields = [
+                field for each in models for name, field in each.model_fields.items() if part == _key(name, field)
+            ]
+            models = [found for field in fields for found in _models_in(field.annotation)]
+    return [_key(name, field) for each in models for name, field in each.model_fields.items()]
+
+
+def _key(name: str, field: FieldInfo) -> str:
+    return field.alias or name
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 - any annotation
+    """The models of a union, a list or a tuple."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _models_in(each)

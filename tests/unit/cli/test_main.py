@@ -33,7 +33,7 @@ VERBS = {
     "subscription": "create list show delete pause resume rotate-secret test deliveries redeliver",
     "clock": "show confirm advance",
     "try": "",
-    "scenario": "list show play from-transcript",
+    "scenario": "list show play check schema from-transcript",
     "fault": "kinds list inject clear",
     "requests": "",
     "record": "",

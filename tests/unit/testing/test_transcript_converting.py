@@ -196,3 +196,10 @@ def test_a_transcript_without_answers_is_a_scenario_without_events() -> None:
 @given(transcripts())
 def test_whatever_was_recorded_becomes_a_scenario_that_can_be_read(recorded: Transcript) -> None:
     parse_scenario(to_scenario(recorded).encode(), "recorded")
+
+
+def test_a_recorded_text_names_no_parameter() -> None:
+    scenario = convert(shown(0, 1, event(Description="a ${b} and ${")))
+    action = step_of(scenario, "schedule").action
+    assert isinstance(action, Schedule)
+    assert action.description == "a ${b} and ${"

@@ -1,0 +1,141 @@
+"""Parameters of a scenario: names with defaults at the top of its file, and values in the places of ``${name}``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias
+
+import yaml
+from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
+
+from forewarn.wire.suggestion import suggest
+from forewarn.wire.yaml_source import Place, YamlSource
+
+__all__ = ["LENGTH_MAX", "PARAMETERS_MAX", "Parameters", "ParametersIn", "Scalar", "choose_value", "fill_parameters"]
+
+PARAMETERS_MAX = 100
+"""How many a scenario may have."""
+
+LENGTH_MAX = 1000
+"""How long a value may be, in characters."""
+
+_FILLED_LENGTH_MAX = 1 << 20
+_NAME = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
+_PLACE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
+
+Scalar: TypeAlias = str | int | float | bool
+
+
+def _check_scalar(value: object) -> object:
+    if not isinstance(value, str | int | float | bool):
+        msg = "a parameter is text, a number, true or false"
+        raise ValueError(msg)  # noqa: TRY004 - pydantic takes it for a fault of the file
+    if len(str(value)) > LENGTH_MAX:
+        msg = f"{len(str(value))} characters are more than the {LENGTH_MAX} that a parameter may have"
+        raise ValueError(msg)
+    if "${" in str(value):
+        msg = "a parameter does not hold another one"
+        raise ValueError(msg)
+    return value
+
+
+Parameters = Annotated[
+    dict[
+        Annotated[str, Field(pattern=f"^{_NAME}$")],
+        Annotated[
+            Any,
+            AfterValidator(_check_scalar),
+            WithJsonSchema({"type": ["string", "number", "boolean"], "maxLength": LENGTH_MAX}),
+        ],
+    ],
+    Field(max_length=PARAMETERS_MAX),
+]
+"""Names and values, as a file says them."""
+
+
+class ParametersIn(BaseModel):
+    """The part of a scenario that is read first."""
+
+    parameters: Parameters = Field(default_factory=dict)
+
+
+def choose_value(name: str, default: Scalar, given: Scalar) -> Scalar:
+    """Return the given value as what the default is: text, a whole number, a number, true or false.
+
+    Raises:
+        ValueError: It is something else, or too long.
+    """
+    _check_scalar(given)
+    if isinstance(default, str):
+        return given if isinstance(given, str) else str(given)
+    value = _parse_scalar(given) if isinstance(given, str) else given
+    if type(value) is type(default) or (type(value) is int and isinstance(default, float)):
+        return value
+    msg = f"parameter {name!r}: {given!r} is not {_KINDS[type(default)]}, as its default {default!r} is"
+    raise ValueError(msg)
+
+
+_KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+def _parse_scalar(text: str) -> Any:  # noqa: ANN401 - whatever YAML holds
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return text
+
+
+def fill_parameters(source: YamlSource, content: Any, values: Mapping[str, Scalar]) -> Any:  # noqa: ANN401 - of YAML
+    """Return the content with each ``${name}`` replaced by its value; ``$${`` becomes ``${``.
+
+    A text that is nothing but one parameter becomes its value as it is, so that numbers stay numbers. Keys are left
+    alone.
+
+    Raises:
+        ForewarnError: A name is not known, a parameter is not used, or the result is too long; with the line.
+    """
+    filling = _Filling(source, values)
+    filled = {key: value if key == "parameters" else filling.fill(value, (key,)) for key, value in content.items()}
+    unused = [name for name in values if name not in filling.used]
+    if unused:
+        words = f"parameter {unused[0]!r} is not used: write ${{{unused[0]}}} where its value belongs, or remove it"
+        raise source.error(("parameters", unused[0]), words)
+    return filled
+
+
+class _Filling:
+    def __init__(self, source: YamlSource, values: Mapping[str, Scalar]) -> None:
+        self._source = source
+        self._values = values
+        self._length = 0
+        self.used: set[str] = set()
+
+    def fill(self, content: Any, place: Place) -> Any:  # noqa: ANN401 - whatever YAML holds
+        if isinstance(content, dict):
+            return {key: self.fill(value, (*place, key)) for key, value in content.items()}
+        if isinstance(content, list):
+            return [self.fill(value, (*place, number)) for number, value in enumerate(content)]
+        return self._fill_text(content, place) if isinstance(content, str) and "${" in content else content
+
+    def _fill_text(self, text: str, place: Place) -> Scalar:
+        whole = _PLACE.fullmatch(text)
+        if whole is not None and whole[0] != "$${":
+            return self._value(whole, place)
+        return _PLACE.sub(lambda match: "${" if match[0] == "$${" else str(self._value(match, place)), text)
+
+    def _value(self, match: re.Match[str], place: Place) -> Scalar:
+        name = match[1]
+        if not match[2]:
+            raise self._source.error(
+                place, f"{match[0][:40]!r} has no closing brace: '$${{' is written for '${{' itself"
+            )
+        if name not in self._values:
+            meant = suggest(name, self._values) if self._values else "declare it under 'parameters' with a default"
+            raise self._source.error(place, f"there is no parameter {name[:64]!r}: {meant}")
+        self.used.add(name)
+        value = self._values[name]
+        self._length += len(str(value))
+        if self._length > _FILLED_LENGTH_MAX:
+            raise self._source.error(place, f"parameters make this longer than {_FILLED_LENGTH_MAX} characters")
+        return value

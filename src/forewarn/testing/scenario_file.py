@@ -1,0 +1,237 @@
+"""Scenario files as they are written: found, read, their parameters filled in, and included timelines taken in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path, PurePosixPath
+
+from pydantic import ValidationError
+
+from forewarn.errors import ConfigError, ForewarnError, NotFound
+from forewarn.testing.parameters import ParametersIn, Scalar, choose_value, fill_parameters
+from forewarn.testing.scenario import STEPS_MAX, ScenarioIn, Step
+from forewarn.wire.suggestion import suggest
+from forewarn.wire.yaml_source import Place, YamlSource
+
+__all__ = ["Faulty", "Placed", "ScenarioFile", "expand_includes", "find_scenario", "read_scenario", "shipped_scenarios"]
+
+_SIZE_BYTES_MAX = 1 << 20
+_DEPTH_MAX = 5
+_INCLUDES_MAX = 100
+_SUFFIXES = (".yaml", ".yml")
+
+
+class Faulty(Exception):
+    """A file cannot be read as a scenario.
+
+    Attributes:
+        faults: Everything that is wrong with it; at least one.
+    """
+
+    def __init__(self, faults: list[ForewarnError]) -> None:
+        super().__init__(faults[0].message)
+        self.faults = faults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioFile:
+    """One file, before anything in it is looked up elsewhere.
+
+    Attributes:
+        name: The scenario's: that of its file, without the suffix.
+        content: YAML.
+        where: What the file is called in errors.
+        folder: Where the files lie that it includes; None: it includes none but shipped ones.
+    """
+
+    name: str
+    content: bytes
+    where: str
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A step, and where it stands.
+
+    Attributes:
+        file: The included file; empty: the scenario's own.
+    """
+
+    step: Step
+    source: YamlSource
+    place: Place
+    file: str = ""
+
+
+def shipped_scenarios() -> list[str]:
+    """The names of those that come with Forewarn, in alphabetical order."""
+    folder = resources.files("forewarn.testing") / "scenarios"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def find_scenario(name_or_file: str) -> ScenarioFile:
+    """Return a scenario that comes with Forewarn, by its name, or one of a file.
+
+    Raises:
+        NotFound: There is no such name, and no such file.
+        ConfigError: The file cannot be read.
+    """
+    if name_or_file in shipped_scenarios():
+        return _shipped(name_or_file)
+    path = Path(name_or_file)
+    if not path.is_file():
+        meant = suggest(name_or_file, _nearby(path))
+        hint = (
+            f": {meant} 'forewarn scenario list' shows all" if meant.endswith("?") else ": see 'forewarn scenario list'"
+        )
+        msg = f"there is no scenario {name_or_file!r}, and no such file{hint}"
+        raise NotFound(msg, name=name_or_file)
+    return _of_path(path, str(path))
+
+
+def _nearby(path: Path) -> list[str]:
+    """What may have been meant by a file that is not there: the shipped scenarios, and the files beside it."""
+    beside = sorted(each for each in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+    return [*shipped_scenarios(), *(str(each) for each in beside)]
+
+
+def _shipped(name: str) -> ScenarioFile:
+    entry = resources.files("forewarn.testing") / "scenarios" / f"{name}.yaml"
+    return ScenarioFile(name=name, content=entry.read_bytes(), where=name)
+
+
+def _of_path(path: Path, where: str) -> ScenarioFile:
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes > _SIZE_BYTES_MAX:
+            msg = f"{where}: {size_bytes} bytes are more than the {_SIZE_BYTES_MAX} that a scenario may have"
+            raise ConfigError(msg)
+        content = path.read_bytes()
+    except OSError as error:
+        msg = f"cannot read {where}: {error.strerror}"
+        raise ConfigError(msg) from error
+    return ScenarioFile(name=path.stem, content=content, where=where, folder=path.parent)
+
+
+def read_scenario(file: ScenarioFile, given: Mapping[str, Scalar]) -> tuple[YamlSource, ScenarioIn]:
+    """Return what the file says, with its parameters filled in.
+
+    Args:
+        file: What to read.
+        given: Values of parameters in place of their defaults.
+
+    Raises:
+        Faulty: It does not say a scenario.
+        ConfigError: It is no YAML, or its parameters are wrong.
+    """
+    source = YamlSource(file.where, size_bytes_max=_SIZE_BYTES_MAX, kind="scenario", fault=ConfigError)
+    content = source.read(file.content)
+    if isinstance(content, dict):
+        declared = source.validate(ParametersIn, content).parameters
+        content = fill_parameters(source, content, _choose_values(source, declared, given))
+    try:
+        return source, ScenarioIn.model_validate(content)
+    except ValidationError as error:
+        raise Faulty(source.faults(ScenarioIn, error)) from error
+
+
+class _BadValue(ConfigError):
+    """A value was given for a parameter that cannot have it; ``details["name"]`` is the parameter."""
+
+
+def _choose_values(
+    source: YamlSource, declared: Mapping[str, Scalar], given: Mapping[str, Scalar]
+) -> dict[str, Scalar]:
+    for name in given:
+        if name not in declared:
+            expected = suggest(name, declared) if declared else "it has none"
+            msg = f"{source.name}: the scenario has no parameter {name[:64]!r}: {expected}"
+            raise _BadValue(msg, name=name)
+    values: dict[str, Scalar] = {}
+    for name, default in declared.items():
+        try:
+            values[name] = choose_value(name, default, given.get(name, default))
+        except ValueError as error:
+            msg = f"{source.name}: {error}"
+            raise _BadValue(msg, name=name) from error
+    return values
+
+
+def expand_includes(file: ScenarioFile, source: YamlSource, parsed: ScenarioIn) -> list[Placed]:
+    """Return the steps of a scenario, with those of the timelines that it includes in their places.
+
+    Raises:
+        Faulty: An included file does not say a scenario.
+        ForewarnError: An included file is not there or includes itself, or a limit is exceeded; with file and line.
+    """
+    return _Expansion().expand(file, source, parsed)
+
+
+class _Expansion:
+    def __init__(self) -> None:
+        self._includes = 0
+        self._steps = 0
+
+    def expand(self, file: ScenarioFile, source: YamlSource, parsed: ScenarioIn) -> list[Placed]:
+        return list(self._steps_of(file, source, parsed, (_identity(file),)))
+
+    def _steps_of(
+        self, file: ScenarioFile, source: YamlSource, parsed: ScenarioIn, chain: tuple[str, ...]
+    ) -> Iterator[Placed]:
+        is_included = len(chain) > 1
+        for number, step in enumerate(parsed.timeline):
+            place: Place = ("timeline", number)
+            if step.include is not None:
+                yield from self._included(file, source, place, step, chain)
+                continue
+            self._steps += 1
+            if self._steps > STEPS_MAX:
+                raise source.error(place, f"with included timelines these are more than {STEPS_MAX} steps")
+            if is_included and step.at is not None and not step.at.is_relative:
+                words = (
+                    "at: in an included timeline a moment counts from the step before: write it with '+', as in '+1m'"
+                )
+                raise source.error((*place, "at"), words)
+            yield Placed(step=step, source=source, place=place, file=file.where if is_included else "")
+
+    def _included(
+        self, file: ScenarioFile, source: YamlSource, place: Place, step: Step, chain: tuple[str, ...]
+    ) -> Iterator[Placed]:
+        at = (*place, "include")
+        self._includes += 1
+        if self._includes > _INCLUDES_MAX or len(chain) > _DEPTH_MAX:
+            words = f"include: at most {_INCLUDES_MAX} timelines are included, at most {_DEPTH_MAX} deep"
+            raise source.error(at, words)
+        found = _find_included(file, source, at, step.include or "")
+        identity = _identity(found)
+        if identity in chain:
+            raise source.error(at, f"include: {found.where} would include itself")
+        try:
+            inner, parsed = read_scenario(found, step.parameters)
+        except _BadValue as error:
+            raise source.error((*place, "set", error.details["name"]), error.message) from error
+        yield from self._steps_of(found, inner, parsed, (*chain, identity))
+
+
+def _find_included(file: ScenarioFile, source: YamlSource, place: Place, name: str) -> ScenarioFile:
+    if not name.endswith(_SUFFIXES):
+        if name in shipped_scenarios():
+            return _shipped(name)
+        meant = suggest(name, shipped_scenarios())
+        words = f"include: there is no scenario {name!r}: {meant} A file ends with .yaml"
+        raise source.error(place, words)
+    if file.folder is None or PurePosixPath(name).is_absolute():
+        raise source.error(place, f"include: {name!r} is expected to be relative to the file that includes it")
+    path = file.folder / name
+    if not path.is_file():
+        meant = suggest(name, sorted(each.name for each in path.parent.glob("*.y*ml")))
+        raise source.error(place, f"include: there is no file {path}: {meant}")
+    return _of_path(path, str(path))
+
+
+def _identity(file: ScenarioFile) -> str:
+    """What tells whether two files are the same one."""
+    return file.name if file.folder is None else str(Path(file.where).resolve())

@@ -1,0 +1,71 @@
+"""The JSON Schema of scenario files, made from the models that read them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from forewarn.testing.scenario import ACTIONS, SETTINGS, ScenarioIn
+
+__all__ = ["encode_scenario_schema", "scenario_schema"]
+
+_PARAMETER = {"$ref": "#/$defs/Parameter"}
+_BOUNDS = {"enum", "const", "pattern", "format"}
+_TYPES = {"integer", "number", "boolean"}
+_MAPS = {"properties", "$defs"}
+_LISTS = {"anyOf", "oneOf", "allOf"}
+_SCHEMAS = {"items", "additionalProperties"}
+
+
+def encode_scenario_schema() -> str:
+    """Return the schema as the text of its file."""
+    return json.dumps(scenario_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def scenario_schema() -> dict[str, Any]:
+    """Return the schema, in JSON Schema 2020-12.
+
+    It says what keys there are, what each value may be, and that a step does exactly one thing. Whatever is not text
+    may be a parameter instead. What names refer to is left to ``forewarn scenario check``.
+    """
+    schema = ScenarioIn.model_json_schema(by_alias=True)
+    kept = schema["properties"].pop("parameters")
+    parameters_of_step = schema["$defs"]["Step"]["properties"].pop("set")
+    schema = _with_parameters(schema)
+    schema["properties"]["settings"]["propertyNames"] = {"enum": sorted(SETTINGS)}
+    schema["properties"]["parameters"] = kept | {"additionalProperties": False}
+    step = schema["$defs"]["Step"]
+    step["properties"]["set"] = parameters_of_step | {"additionalProperties": False}
+    step["oneOf"] = [{"required": [action]} for action in ACTIONS]
+    step["not"] = {"required": ["at", "after"]}
+    step["dependentRequired"] = {"set": ["include"]}
+    schema["$defs"]["Parameter"] = {
+        "type": "string",
+        "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]{0,63}\}",
+        "description": "The value of a parameter.",
+    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _with_parameters(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema so that whatever is no plain text may be a parameter, too."""
+    made = {key: _part_with_parameters(key, value) for key, value in schema.items()}
+    if _is_span_of_python(made.get("default")):
+        del made["default"]
+    kind = made.get("type")
+    is_checked = kind in _TYPES or (kind in {"string", None} and not _BOUNDS.isdisjoint(made))
+    return {"anyOf": [made, _PARAMETER]} if is_checked else made
+
+
+def _part_with_parameters(key: str, value: Any) -> Any:  # noqa: ANN401 - a part of a schema
+    if key in _MAPS:
+        return {name: _with_parameters(each) for name, each in value.items()}
+    if key in _LISTS:
+        return [_with_parameters(each) for each in value]
+    if key in _SCHEMAS and isinstance(value, dict):
+        return _with_parameters(value)
+    return value
+
+
+def _is_span_of_python(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("P") and value[1:2] in {"T", "1"}

@@ -1,0 +1,30 @@
+"""What a name that is not known was probably meant to be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from itertools import islice
+
+__all__ = ["suggest"]
+
+_COMPARED_MAX = 2000
+_LISTED_MAX = 30
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return ``did you mean 'web-0'?`` or, where nothing is like it, ``expected one of web-0, web-1``.
+
+    Args:
+        word: The name that is not known.
+        known: Names that are. The first 2,000 are compared, without regard to case; the first 30 are listed.
+    """
+    names = list(islice(known, _COMPARED_MAX))
+    by_folded = {name.casefold(): name for name in names}
+    close = difflib.get_close_matches(word[:200].casefold(), by_folded, n=1)
+    if close:
+        return f"did you mean {by_folded[close[0]]!r}?"
+    if not names:
+        return "expected none"
+    more = f", … ({len(names)} in all)" if len(names) > _LISTED_MAX else ""
+    return f"expected one of {', '.join(names[:_LISTED_MAX])}{more}"
