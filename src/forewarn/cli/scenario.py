@@ -143,7 +143,7 @@ def _add_check(noun: typer.Typer) -> None:
 
         Exit status 1 if something is wrong with one of them.
         """
-        with server_extra():
+        with testing_extra():
             from forewarn.testing.loading import check_scenario
 
         given = parse_parameters(parameters)
@@ -159,7 +159,7 @@ def _add_check(noun: typer.Typer) -> None:
     @command(noun, "schema", "forewarn scenario schema > scenario.schema.json")
     def schema() -> None:
         """Print the JSON Schema of scenario files; editors use the one that lies beside a scenario."""
-        with server_extra():
+        with testing_extra():
             from forewarn.testing.scenario_schema import encode_scenario_schema
 
         sys.stdout.write(encode_scenario_schema())
