@@ -51,7 +51,7 @@ def faults(outcomes: list[Outcome]) -> list[str]:
 
 def counted_faults(scenario: Scenario) -> set[str]:
     """The faults that are meant for a number of requests."""
-    actions = [step.action for step in scenario.steps]
+    actions = [step.action for step in scenario.steps if step.only != "try"]
     return {action.kind for action in actions if isinstance(action, FaultStep) and action.count is not None}
 
 

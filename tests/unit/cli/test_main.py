@@ -16,7 +16,7 @@ from forewarn.errors import NotFound
 VERBS = {
     "serve": "",
     "endpoint": "",
-    "agent": "run check status approve recover install uninstall",
+    "agent": "run check status approve retry recover install uninstall",
     "demo": "",
     "database": "copy show",
     "inventory": "apply diff from-libvirt follow-libvirt show",
