@@ -118,7 +118,7 @@ def test_a_handler_is_tried_with_the_testing_kit_alone(python: Path, tmp_path: P
 
 
 EXCHANGE = """
-import subprocess, sys
+import pathlib, subprocess, sys, time
 from forewarn.testing import ScheduledEvents
 
 def forewarn(*words):
@@ -127,7 +127,12 @@ def forewarn(*words):
 with ScheduledEvents(first_answer_delay="0s") as events:
     forewarn("conformance", events.url)
     event = events.schedule("Reboot")
-    forewarn("record", events.url, "--for", "100ms", "--interval", "20ms", "--out", "vm.jsonl")
+    vm = pathlib.Path("vm.jsonl")
+    with subprocess.Popen([sys.executable, "-m", "forewarn", "record", events.url, "--out", vm]) as recorder:
+        while recorder.poll() is None and not (vm.exists() and "Reboot" in vm.read_text()):
+            time.sleep(0.05)
+        recorder.terminate()
+    assert recorder.returncode == 0
     forewarn("scenario", "from-transcript", "vm.jsonl")
     assert event.status == "Scheduled"
 """
