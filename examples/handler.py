@@ -1,9 +1,9 @@
-"""A whole handler for scheduled events, with nothing but the standard library.
+"""A handler that waits with a long poll, with nothing but the standard library; for one VM.
 
     python3 examples/handler.py [http://169.254.169.254] [--once]
 
-It waits for changes, prepares when an event is announced, approves when prepared, and recovers when the event is gone.
-With --once it ends after the first event that it has seen to its end.
+It prepares when an event names its VM, approves when prepared, and recovers when no event names it any more. With
+--once it ends then. The long poll is Forewarn's own; other endpoints answer at once, so the handler pauses in between.
 """
 
 import json
@@ -12,55 +12,69 @@ import time
 import urllib.error
 import urllib.request
 
-PATH = "/metadata/scheduledevents?api-version=2020-07-01"
+EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
 
 
-def ask(url: str, incarnation: int | None) -> dict | None:
-    """The document when it is another than the one of `incarnation`; waits for that up to a minute. None: unchanged."""
-    headers = {"Metadata": "true"}
-    if incarnation is not None:
-        headers |= {"If-None-Match": f'"{incarnation}"', "Prefer": "wait=60"}
+def ask(url: str, body: bytes | None = None, timeout_s: float = 10, **headers: str) -> bytes:
+    """GET, or POST a body; empty where the answer is 304: nothing has changed."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(url, data=body, headers={"Metadata": "true"} | named)
     try:
-        with OPENER.open(urllib.request.Request(url, headers=headers), timeout=130) as answer:
-            return json.load(answer)
+        with OPENER.open(request, timeout=timeout_s) as answer:
+            return answer.read()
     except urllib.error.HTTPError as error:
         if error.code == 304:
-            return None
+            return b""
         raise
 
 
-def approve(url: str, event_id: str) -> None:
-    """Tell the platform that it need not wait for this VM any longer."""
-    body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()
-    OPENER.open(urllib.request.Request(url, data=body, headers={"Metadata": "true"}), timeout=10).close()
+class Handler:
+    """Follows the document of one endpoint."""
+
+    def __init__(self, base: str) -> None:
+        self.base, self.name, self.types = base, "", ""
+        self.document: dict = {}
+        self.approved: set[str] = set()
+
+    def look(self) -> None:
+        """Wait for another document than the one that is known, for a minute at most; the first may take two."""
+        if not self.document:
+            self.document = json.loads(ask(self.base + EVENTS, timeout_s=130))
+        else:
+            tag = f'"{self.document["DocumentIncarnation"]}"'
+            body = ask(self.base + EVENTS, timeout_s=90, If_None_Match=tag, Prefer="wait=60")
+            self.document = json.loads(body) if body else self.document
+        self.name = self.name or ask(self.base + NAME).decode()
+        self.handle([event for event in self.document["Events"] if self.name in event["Resources"]])
+
+    def handle(self, mine: list[dict]) -> None:
+        """Bring the VM into the state that these events ask for."""
+        if mine and not self.types:
+            self.types = ", ".join(event["EventType"] for event in mine)
+            print(f"prepare: {self.types} of {self.name}", flush=True)
+        for event in mine:
+            if event["EventStatus"] == "Scheduled" and event["EventId"] not in self.approved:
+                ask(self.base + EVENTS, json.dumps({"StartRequests": [{"EventId": event["EventId"]}]}).encode())
+                self.approved.add(event["EventId"])
+                print("approved", flush=True)
+        if not mine and self.types:
+            print(f"recover: {self.types} is over", flush=True)
+            self.types = ""
 
 
 def main(base: str = "http://169.254.169.254", *options: str) -> None:
     """Follow the document until interrupted."""
-    url, incarnation, known = base + PATH, None, {}
-    while True:
+    handler, was_prepared = Handler(base), False
+    while not ("--once" in options and was_prepared and not handler.types):
         try:
-            document = ask(url, incarnation)
-        except OSError as error:
-            print(f"the endpoint does not answer, trying again: {error}", flush=True)
-            time.sleep(1)
-            continue
-        if document is None:
-            continue
-        incarnation = document["DocumentIncarnation"]
-        current = {event["EventId"]: event for event in document["Events"]}
-        for event_id in known.keys() - current.keys():
-            print(f"recover: {known[event_id]['EventType']} is over", flush=True)
-        for event_id in current.keys() - known.keys():
-            event = current[event_id]
-            print(f"prepare: {event['EventType']} of {', '.join(event['Resources'])}", flush=True)
-            if event["EventStatus"] == "Scheduled":
-                approve(url, event_id)
-                print("approved", flush=True)
-        if "--once" in options and known and not current:
-            return
-        known = current
+            handler.look()
+        except (OSError, ValueError, KeyError, TypeError) as error:  # says nothing: all stays as it is
+            print(f"no answer that says anything, asking again: {error}", flush=True)
+            handler.document = {}
+        was_prepared |= bool(handler.types)
+        time.sleep(0.5)
 
 
 if __name__ == "__main__":

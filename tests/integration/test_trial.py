@@ -133,6 +133,17 @@ def test_all_scenarios_are_tried_each_in_a_folder_of_its_own(tmp_path: Path) -> 
     assert not (tmp_path / "drained").exists()
 
 
+@pytest.mark.namespaces
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("example", ["handler.py", "watch.py"])
+def test_the_examples_pass_all_scenarios(tmp_path: Path, example: str) -> None:
+    """With a long poll, with the library: what they say of being prepared stands on their output only."""
+    command = [sys.executable, "-m", "forewarn", "try", "--all", "--patience", "20s", "--json", "--"]
+    handler = [sys.executable, str(ROOT / "examples" / example)]
+    ran = subprocess.run([*command, *handler], capture_output=True, text=True, timeout=1200, check=False, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 def test_what_failed_of_all_is_named_with_its_last_lines(tmp_path: Path) -> None:
     probes = ["--prepared", f"test -e {tmp_path}/drained", "--jobs", "9"]
     ran = whole_kit(tmp_path, "print('I am not ready'); raise SystemExit(7)", *probes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +56,7 @@ def _why_broken(program: str) -> str:
     """Why a program cannot be started; empty when nothing is known against it."""
     found = shutil.which(program)
     if found is not None:
-        return _why_no_script(Path(found))
+        return "" if os.name == "nt" else _why_no_script(Path(found))
     if os.path.dirname(program):  # noqa: PTH120 - as shutil.which decides whether it looks at PATH
         return _why_no_program(Path(program))
     there = shutil.which(program, os.F_OK)
@@ -72,8 +71,6 @@ def _why_no_program(path: Path) -> str:
 
 def _why_no_script(path: Path) -> str:
     """Why the kernel would not start a file that may be executed; empty for programs and good scripts."""
-    if sys.platform == "win32":
-        return ""
     try:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING_BYTES)
