@@ -30,6 +30,7 @@ from forewarn.errors import ActuatorBusy, ActuatorError, ConfigError
 from forewarn.scheduler import Pace
 from tests.support.actuated import started, until
 from tests.support.documents import ROOT
+from tests.support.processes import is_written
 from tests.support.simulated import inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS, seconds
 from tests.support.spans import GUARD_S
@@ -232,7 +233,7 @@ async def test_one_that_hangs_is_ended_with_all_its_group_at_its_deadline(tmp_pa
 @pytest.mark.slow
 async def test_one_that_will_not_end_is_killed(tmp_path: Path) -> None:
     script = f"trap '' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"
-    assert "took longer" in await late(tmp_path, script, lambda _: (tmp_path / "pid").exists())
+    assert "took longer" in await late(tmp_path, script, lambda _: is_written(tmp_path / "pid"))
     assert not is_there((tmp_path / "pid").read_text())
 
 
@@ -391,7 +392,7 @@ async def lost(tmp_path: Path, on_lost: Literal["fail", "repeat"], **options: An
     actuator = exec_of(tmp_path, script, on_lost=on_lost, **options)
     maintenance = replace(started("web-0"), begun_at=NOW)
     await actuator.execute(maintenance, NOW)
-    await until((tmp_path / "begun").exists)
+    await until(lambda: is_written(tmp_path / "begun"))
     os.kill(int((tmp_path / "runs" / "k3m9" / "keeper").read_text()), signal.SIGKILL)
     await until(lambda: Run(tmp_path / "runs" / "k3m9").look() is RunState.LOST)
     (tmp_path / "go").touch()

@@ -21,6 +21,7 @@ from forewarn.core.model import EntryKind, Maintenance
 from forewarn.core.progress import Retry
 from forewarn.scheduler import Pace
 from tests.support.operator_service import Asked, answer, operator_service
+from tests.support.processes import is_written
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS, seconds
 
@@ -131,7 +132,7 @@ async def test_an_observe_command_that_cannot_tell_is_asked_again(tmp_path: Path
     )
     script = f"echo x >> {tmp_path}/begun; sleep 600"
     made, maintenance = await begun(exec_of(tmp_path, script, observe=observe))
-    await over(made, maintenance, until=(tmp_path / "begun").exists)
+    await over(made, maintenance, until=lambda: is_written(tmp_path / "begun"))
     await made.actuator.abort(maintenance, made.now)
     made.actuator = exec_of(tmp_path, script, observe=observe, runs="of-another-machine")
     await made.crash()
@@ -143,7 +144,7 @@ async def test_an_observe_command_that_cannot_tell_is_asked_again(tmp_path: Path
 async def test_a_run_that_was_lost_is_repeated_where_that_is_allowed(tmp_path: Path) -> None:
     script = f"echo x >> {tmp_path}/begun; [ $(wc -l < {tmp_path}/begun) -ge 2 ] || sleep 600"
     made, maintenance = await begun(exec_of(tmp_path, script, on_lost="repeat"))
-    await over(made, maintenance, until=(tmp_path / "begun").exists)
+    await over(made, maintenance, until=lambda: is_written(tmp_path / "begun"))
     await made.actuator.abort(maintenance, made.now)
     made.actuator = exec_of(tmp_path, script, on_lost="repeat", runs="of-another-machine")
     await made.crash()

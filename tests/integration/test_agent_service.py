@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from tests.support.booted import Booted, booted, missing
-from tests.support.processes import FOREWARN, Served, served, wait_for
+from tests.support.processes import FOREWARN, Served, is_written, served, wait_for
 from tests.support.spans import GUARD_S, lasts
 
 METADATA = {"Metadata": "true"}
@@ -840,7 +840,7 @@ def test_an_agent_that_was_killed_is_started_again_and_its_hook_does_not_run_twi
     hook = "echo $$ >> {folder}/pids; exec sleep 120"
     box.install(f"[[rule]]\nprepare = [{{ shell = '{hook}' }}]")
     box.announce()
-    wait_for(box.hooks("pids").exists)
+    wait_for(lambda: is_written(box.hooks("pids")))
     box.inside("kill", "-KILL", box.show("MainPID"))
     wait_for(lambda: len(box.hooks("pids").read_text().split()) == 2)
     assert box.show("NRestarts") == "1"
@@ -883,7 +883,7 @@ def test_an_agent_of_another_user_keeps_its_state_where_root_finds_it(box: Box) 
     assert (done.returncode, done.stderr) == (0, "")
     box.announce()
     state = Path(f"/proc/{box.booted.pid}/root/var/lib/forewarn")
-    wait_for((state / "id").exists)
+    wait_for(lambda: is_written(state / "id"))
     assert (state / "id").read_text() == f"{(state / 'agent.json').stat().st_uid}\n" != "0\n"
     assert box.forewarn("status", "--config", f"{PLACE}/agent.toml").returncode == 0
 

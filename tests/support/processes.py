@@ -21,7 +21,7 @@ from forewarn.store import SqlStore
 from tests.support.spans import GUARD_S
 from tests.support.warm import run_warm
 
-__all__ = ["Served", "descendants", "served", "wait_for"]
+__all__ = ["Served", "descendants", "is_written", "served", "wait_for"]
 
 FOREWARN = (sys.executable, "-m", "forewarn")
 _READY_S = GUARD_S
@@ -127,6 +127,11 @@ def wait_for(condition: Any, timeout_s: float = GUARD_S, pause_s: float = 0.05) 
         assert time.monotonic() < deadline, "it did not come to pass"  # noqa: TID251 - as above
         time.sleep(pause_s)
     return answer
+
+
+def is_written(file: Path) -> bool:
+    """Whether it has a whole line; a shell makes a file before it writes into it."""
+    return file.exists() and file.read_text().endswith("\n")
 
 
 def descendants(pid: int) -> str:
