@@ -14,7 +14,7 @@ from tests.handlers.playing import Play, missing_tool, play_all
 # One test waits for all handlers, a few of them for minutes; they run in networks of their own.
 pytestmark = [pytest.mark.slow, pytest.mark.namespaces, pytest.mark.timeout(3600)]
 
-PATIENCE_S = 15.0
+PATIENCE_S = 10.0
 SCENARIOS = [name for name in shipped_scenarios() if load_scenario(name).only is None]
 PLANTED = [Play(language, fault.scenario, fault) for fault in planted_faults() for language in fault.edits]
 CORRECT_PLAYS = [Play(language, scenario) for scenario in SCENARIOS for language in CORRECT]
