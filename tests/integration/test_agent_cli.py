@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -18,6 +17,7 @@ import httpx
 import pytest
 
 from tests.support.processes import Served, served, wait_for
+from tests.support.provider import free_port
 from tests.support.spans import GUARD_S
 
 
@@ -43,7 +43,7 @@ def forewarn(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def agent(folder: Path, endpoint: str, rules: str) -> Iterator[subprocess.Popen[bytes]]:
     """`forewarn agent run`, ended by SIGTERM."""
     (folder / "agent.toml").write_text(
-        f'endpoint = "{endpoint}"\nstate_file = "{folder}/agent.json"\nlisten = "127.0.0.1:{_free_port()}"\n{rules}'
+        f'endpoint = "{endpoint}"\nstate_file = "{folder}/agent.json"\nlisten = "127.0.0.1:{free_port()}"\n{rules}'
     )
     with (folder / "agent.log").open("ab") as log:
         process = subprocess.Popen([*CLI, "agent", "run", "--config", str(folder / "agent.toml")], stderr=log)
@@ -53,12 +53,6 @@ def agent(folder: Path, endpoint: str, rules: str) -> Iterator[subprocess.Popen[
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(GUARD_S) == 0
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

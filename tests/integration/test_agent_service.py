@@ -21,6 +21,7 @@ import pytest
 
 from tests.support.booted import Booted, booted, missing
 from tests.support.processes import FOREWARN, Served, is_written, served, wait_for
+from tests.support.provider import free_port
 from tests.support.spans import GUARD_S, lasts
 
 METADATA = {"Metadata": "true"}
@@ -148,13 +149,6 @@ def pid_of_hook(folder: Path) -> int:
     """The process of the hook that stays in the middle, once it runs."""
     wait_for((folder / "pid").exists)
     return int((folder / "pid").read_text())
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def noting(*steps: str) -> str:

@@ -52,6 +52,18 @@ def test_the_schema_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capfd.readouterr().out) == scenario_schema()
 
 
+def test_a_check_does_not_complain_of_what_only_follows(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A list whose every item is wrong is not too short; one without items is."""
+    head = "title: A\ninventory: {hosts: [{name: h}], vms: [{name: web-0, host: h}]}\n"
+    wrong, empty = tmp_path / "wrong.yaml", tmp_path / "empty.yaml"
+    wrong.write_text(f"{head}timeline: [{{pol: web-0}}]\n")
+    empty.write_text(f"{head}timeline: []\n")
+    assert run(["scenario", "check", str(wrong), str(empty), "--json"]) == 1
+    first, second = json.loads(capfd.readouterr().out)
+    assert [fault.partition(": ")[2] for fault in first["faults"]] == ["'pol' is not known here: did you mean 'poll'?"]
+    assert second["faults"] == [f"{empty}:3: timeline: at least 1 expected, found 0"]
+
+
 def test_parameters_are_set_for_one_run(pause: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["scenario", "play", pause, "--set", "notice=30s", "--set", "vm=db-0"]) == 0
     assert "db-0 asks" in capfd.readouterr().out

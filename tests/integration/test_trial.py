@@ -156,7 +156,7 @@ def test_what_failed_of_all_is_named_with_its_last_lines(tmp_path: Path) -> None
 
 def test_a_marker_that_all_would_share_is_not_used_by_several_at_a_time(tmp_path: Path) -> None:
     ran = whole_kit(tmp_path, "raise SystemExit(7)", "--prepared", f"test -e {tmp_path}/drained")
-    assert ran.stderr.startswith(f"one scenario at a time, for all would share {tmp_path}/drained: ")
+    assert ran.stderr.startswith(f"one scenario at a time, because all would share {tmp_path}/drained: ")
 
 
 def test_how_many_at_a_time_is_for_all(tmp_path: Path) -> None:

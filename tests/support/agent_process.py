@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -17,6 +16,7 @@ from typing import Any
 import httpx
 
 from tests.support.processes import wait_for
+from tests.support.provider import free_port
 from tests.support.spans import GUARD_S
 
 __all__ = ["AgentProcess", "agent_process"]
@@ -43,7 +43,7 @@ class AgentProcess:
     def __init__(self, folder: Path, url: str, rules: str) -> None:
         self.folder = folder
         self.pid = 0
-        self._head = _HEAD.format(url=url, folder=folder, port=_free_port())
+        self._head = _HEAD.format(url=url, folder=folder, port=free_port())
         self.write(rules)
 
     @property
@@ -122,9 +122,3 @@ def agent_process(folder: Path, url: str, rules: str = "") -> Iterator[AgentProc
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(GUARD_S) == 0
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port

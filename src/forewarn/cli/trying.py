@@ -59,8 +59,8 @@ def add_try(app: typer.Typer) -> None:
             typer.Option(
                 min=1,
                 max=_JOBS_MAX,
-                help="With --all: how many scenarios at a time. "
-                "Otherwise one where --prepared or --recovered names an absolute path, which all would share.",
+                help="With --all: how many scenarios at a time. Without it, four for each processor; "
+                "one, if --prepared or --recovered names an absolute path, since all scenarios would share that file.",
             ),
         ] = None,
         patience: Annotated[
@@ -166,8 +166,8 @@ def _jobs_for(output: Output, prepared: str, recovered: str) -> int:
     if shared is None:
         return _JOBS_PER_CPU * (os.cpu_count() or 1)
     output.notice(
-        f"one scenario at a time, for all would share {shared[1]}: name it relative to the current folder, which each "
-        "scenario has for itself, or say --jobs"
+        f"one scenario at a time, because all would share {shared[1]}: use a relative path, since each scenario has a "
+        "folder of its own, or pass --jobs"
     )
     return 1
 

@@ -52,9 +52,16 @@ def _with_parameters(schema: dict[str, Any]) -> dict[str, Any]:
     made = {key: _part_with_parameters(key, value) for key, value in schema.items()}
     if _is_span_of_python(made.get("default")):
         del made["default"]
+    if "description" in made:
+        made["description"] = _first_paragraph(made["description"])
     kind = made.get("type")
     is_checked = kind in _TYPES or (kind in {"string", None} and not _BOUNDS.isdisjoint(made))
     return {"anyOf": [made, _PARAMETER]} if is_checked else made
+
+
+def _first_paragraph(docstring: str) -> str:
+    """Return what is for people who write scenarios; what follows is for those who read the code."""
+    return " ".join(docstring.partition("\n\n")[0].split())
 
 
 def _part_with_parameters(key: str, value: Any) -> Any:  # noqa: ANN401 - a part of a schema

@@ -85,6 +85,7 @@ class YamlSource:
         """Every fault of that part of the file, those first that say most; at least one."""
         # What is missing may be what is misspelt: then the misspelt name says more.
         found = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
+        found = [fault for fault in found if not _is_only_consequence(fault, found)]
         made = []
         for fault in found:
             below = tuple(part for part in fault["loc"] if not _is_of_pydantic(part))
@@ -154,12 +155,22 @@ def _is_of_pydantic(part: str | int) -> bool:
     return isinstance(part, str) and (part.startswith(("function-", "constrained-")) or "[" in part)
 
 
+def _is_only_consequence(fault: Any, found: Sequence[Any]) -> bool:  # noqa: ANN401 - as below
+    """Whether a list is too short only because what stands in it is wrong."""
+    place = fault["loc"]
+    return fault["type"] == "too_short" and any(
+        len(each["loc"]) > len(place) and each["loc"][: len(place)] == place for each in found
+    )
+
+
 def _words(fault: Any, place: Place, keys: Sequence[str]) -> str:  # noqa: ANN401 - a fault as pydantic tells it
     names = ".".join(str(part) for part in place if isinstance(part, str))
     if fault["type"] == "extra_forbidden" and place:
         return f"{place[-1]!r} is not known here{f': {suggest(str(place[-1]), keys)}' if keys else ''}"
     if fault["type"] == "missing" and place:
         return f"{place[-1]!r} is missing"
+    if fault["type"] == "too_short" and place:
+        return f"{names}: at least {fault['ctx']['min_length']} expected, found {fault['ctx']['actual_length']}"
     message = str(fault["msg"]).removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     if fault["type"] in {"literal_error", "enum"} and isinstance(fault["input"], str):

@@ -193,7 +193,7 @@ def test_a_duration_is_whole_seconds_or_unknown(text: str, duration_s: int) -> N
         (HEAD + "cause: nonsense\n", "kernel.yaml:4: unknown cause 'nonsense'"),
         ("name: k\ntype: Reboot\nhosts:\n", "kernel.yaml:3: hosts: expected a list of hosts, or all"),
         ("name: k\ntype: Reboot\nhosts: some\n", "kernel.yaml:3: hosts: expected a list of hosts, or all"),
-        ("name: k\ntype: Reboot\nhosts: []\n", "kernel.yaml:3: hosts: list should have at least 1 item"),
+        ("name: k\ntype: Reboot\nhosts: []\n", "kernel.yaml:3: hosts: at least 1 expected, found 0"),
         ("name: k\ntype: Reboot\nhosts: [12]\n", "kernel.yaml:3: hosts: input should be a valid string"),
         ("name: k\ntype: Reboot\nhosts:\n- a\n- b\n- a\n", "kernel.yaml:6: hosts: host 'a' stands twice"),
         (
