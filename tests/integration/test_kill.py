@@ -82,12 +82,18 @@ class Verdict:
                 assert all(event["id"] in approved for event in m["events"]), f"{m['id']} started early"
 
     def check_order(self, down_from: float, ready_at: float) -> int:
-        """What fell due while nobody was there started in the order in which it fell due; says how many that were."""
+        """What fell due while nobody was there started in the order in which it fell due; says how many that were.
+
+        A maintenance that left the queue at the start is not among them: it follows the end of the one before it, and
+        that end may have fallen due earlier than anything else.
+        """
         approved = {e["event_id"] for e in self.by_kind["approved"]}
+        announced_at = {e["maintenance_id"]: at(e["at"]) for e in self.by_kind["scheduled"]}
         late = [
             self.maintenances[e["maintenance_id"]]
             for e in self.by_kind["started"]
-            if down_from < at(self.maintenances[e["maintenance_id"]]["not_before"]) < ready_at
+            if announced_at[e["maintenance_id"]] <= down_from
+            and down_from < at(self.maintenances[e["maintenance_id"]]["not_before"]) < ready_at
         ]
         late = [m for m in late if not all(event["id"] in approved for event in m["events"])]
         moments = [at(m["not_before"]) for m in late if at(m["started_at"]) >= ready_at - 5]
