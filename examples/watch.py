@@ -3,8 +3,8 @@
     python3 examples/watch.py [http://169.254.169.254] [--once]
 
 It prepares when an event is announced that hits this VM, approves when prepared, and takes up work again when no event
-that hits this VM is left. It ends on SIGTERM, or with --once as soon as work was taken up again. Put your own work into
-prepare and recover.
+that hits this VM is left. The VM is prepared while the file `drained` exists, so a restart in between forgets nothing.
+It ends on SIGTERM, or with --once as soon as work was taken up again. Put your own work into prepare and recover.
 """
 
 import logging
@@ -13,44 +13,45 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 
-from forewarn.client import DEFAULT_URL, Change, ChangeKind, Client, EndpointError, Event
+from forewarn.client import DEFAULT_URL, Change, ChangeKind, Client, Document, EndpointError, Event
+
+DRAINED = Path("drained")
 
 
 def prepare(event: Event) -> None:
     """Get ready: drain, fail over, save. Here is the time for it, until `event.not_before` at the latest.
 
-    Called once for each event, also while the VM is prepared for another one.
+    Called once for each event, also while the VM is prepared for another one, and again after a restart.
     """
+    DRAINED.touch()
     print(f"prepare: {event.type} of {', '.join(event.resources)}", flush=True)
 
 
-def recover(event: Event) -> None:
-    """Take up work again: this event was the last. Not called for what ended while this program did not run."""
-    print(f"recover: {event.type} is over", flush=True)
+def recover() -> None:
+    """Take up work again: no event that hits this VM is left."""
+    DRAINED.unlink()
+    print("recover", flush=True)
 
 
 class Handler:
-    """Does what each change asks for.
-
-    Attributes:
-        is_recovered: Whether no event has hit this VM since work was last taken up.
-    """
+    """Does what each change asks for."""
 
     def __init__(self, client: Client, name: str) -> None:
-        self.is_recovered = True
         self._client = client
         self._name = name
 
     def handle(self, change: Change) -> None:
         """Prepare, approve, or take up work again."""
-        event = change.event
-        if event.affects(self._name):  # others are of other VMs in our scope
-            self.is_recovered = False
-            self._meet(change.kind, event, is_new=change.previous is None)
-        if not self.is_recovered and not change.document.affecting(self._name):
-            recover(event)
-            self.is_recovered = True
+        if change.event.affects(self._name):  # others are of other VMs in our scope
+            self._meet(change.kind, change.event, is_new=change.previous is None)
+        self.recover_if_over(change.document)
+
+    def recover_if_over(self, document: Document) -> None:
+        """Take up work again where no event of the document hits this VM."""
+        if DRAINED.exists() and not document.affecting(self._name):
+            recover()
 
     def _meet(self, kind: ChangeKind, event: Event, *, is_new: bool) -> None:
         match kind:
@@ -60,6 +61,8 @@ class Handler:
                     self._approve(event)
             case ChangeKind.STARTED:
                 print("started without notice" if is_new else "started", flush=True)
+                if is_new:
+                    prepare(event)  # late, but the impact may still be to come
             case ChangeKind.UPDATED:
                 print(f"{event.type} is now due at {event.not_before}", flush=True)
 
@@ -73,16 +76,15 @@ class Handler:
             print("approved", flush=True)
 
 
-def wait_for_endpoint(client: Client, stop: threading.Event) -> None:
-    """Ask until there is an answer. The first question enables the service for this VM."""
+def first_document(client: Client, stop: threading.Event) -> Document | None:
+    """Ask until there is an answer; None when stopped. The first question enables the service for this VM."""
     while not stop.is_set():
         try:
-            client.fetch()
+            return client.fetch()
         except EndpointError as error:
             print(error, flush=True)
             time.sleep(1)
-        else:
-            return
+    return None
 
 
 def own_name(client: Client, stop: threading.Event) -> str:
@@ -104,14 +106,16 @@ def main(url: str = DEFAULT_URL, *options: str) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with Client(url) as client:
-        wait_for_endpoint(client, stop)
-        name = own_name(client, stop)
+        document, name = first_document(client, stop), own_name(client, stop)
+        if document is None:
+            return
         print(f"this is {name}", flush=True)
         handler = Handler(client, name)
+        handler.recover_if_over(document)  # what ended while this program did not run
         for change in client.watch(stop):
-            was_recovered = handler.is_recovered
+            was_prepared = DRAINED.exists()
             handler.handle(change)
-            if "--once" in options and handler.is_recovered and not was_recovered:
+            if "--once" in options and was_prepared and not DRAINED.exists():
                 return
 
 

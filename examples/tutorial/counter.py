@@ -76,10 +76,11 @@ class Handler(BaseHTTPRequestHandler):
 
 def main(file: str, port: str = "8080") -> None:
     counter = Counter(Path(file))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in every thread: it is waited for below
     with Server(int(port), counter) as server:
-        # shutdown() waits until serve_forever() has ended, so it cannot be called from its thread.
-        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
-        server.serve_forever(poll_interval=0.05)
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        signal.sigwait({signal.SIGTERM})
+        server.shutdown()
     counter.save()
 
 

@@ -86,7 +86,7 @@ def watching(endpoint: Endpoint, log: Path) -> Iterator[tuple[subprocess.Popen[b
     """`watch.py`, and what it has printed so far."""
     with log.open("wb") as output:
         command = [sys.executable, str(ROOT / "examples/watch.py"), endpoint.url]
-        with subprocess.Popen(command, stdout=output) as handler:
+        with subprocess.Popen(command, stdout=output, cwd=log.parent) as handler:
             try:
                 yield handler, lambda: log.read_text().splitlines()
             finally:
@@ -103,14 +103,14 @@ def test_the_example_goes_through_a_whole_event(tmp_path: Path) -> None:
     quick = ("--set", "simulate_impact_after=0s", "--set", "simulate_complete_after=1s")
     with served(tmp_path, *quick) as service:
         command = [sys.executable, str(ROOT / "examples/watch.py"), service.metadata_url, "--once"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as handler:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as handler:
             try:
                 wait_for(lambda: service.forewarn("vm", "show", "vm-1")["enabled"])
                 service.forewarn("maintenance", "schedule", "--vm", "vm-1", "--type", "Freeze")
                 output, _ = handler.communicate(timeout=GUARD_S)
             finally:
                 handler.kill()
-    lines = ["this is vm-1", "prepare: Freeze of vm-1", "approved", "started", "recover: Freeze is over"]
+    lines = ["this is vm-1", "prepare: Freeze of vm-1", "approved", "started", "recover"]
     assert output.splitlines() == lines
 
 
@@ -120,10 +120,10 @@ def test_work_is_taken_up_again_when_the_last_event_is_gone(endpoint: Endpoint, 
         ([freeze()], ["prepare: Freeze of vm-1", "approved"]),
         ([freeze("Started"), reboot(), others()], ["started", "prepare: Reboot of vm-1", "approved"]),
         ([reboot("Started"), others()], ["started"]),
-        ([others()], ["recover: Reboot is over"]),
-        ([reboot("Started"), others()], ["started without notice"]),
+        ([others()], ["recover"]),
+        ([reboot("Started"), others()], ["started without notice", "prepare: Reboot of vm-1"]),
         ([freeze()], ["prepare: Freeze of vm-1", "approved"]),
-        ([], ["recover: Freeze is over"]),
+        ([], ["recover"]),
     ]
     expected = ["this is vm-1"]
     with watching(endpoint, tmp_path / "log") as (handler, lines):

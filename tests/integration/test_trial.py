@@ -137,8 +137,9 @@ def test_all_scenarios_are_tried_each_in_a_folder_of_its_own(tmp_path: Path) -> 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("example", ["handler.py", "watch.py"])
 def test_the_examples_pass_all_scenarios(tmp_path: Path, example: str) -> None:
-    """With a long poll, with the library: what they say of being prepared stands on their output only."""
-    command = [sys.executable, "-m", "forewarn", "try", "--all", "--patience", "20s", "--json", "--"]
+    """With a long poll; with the library, whose pace is the usual one."""
+    command = [sys.executable, "-m", "forewarn", "try", "--all", "--patience", "20s", "--json"]
+    command += ["--prepared", "test -e drained", "--recovered", "test ! -e drained", "--"]
     handler = [sys.executable, str(ROOT / "examples" / example)]
     ran = subprocess.run([*command, *handler], capture_output=True, text=True, timeout=1200, check=False, cwd=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
