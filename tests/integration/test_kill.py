@@ -90,10 +90,9 @@ class Verdict:
         approved = {e["event_id"] for e in self.by_kind["approved"]}
         announced_at = {e["maintenance_id"]: at(e["at"]) for e in self.by_kind["scheduled"]}
         late = [
-            self.maintenances[e["maintenance_id"]]
-            for e in self.by_kind["started"]
-            if announced_at[e["maintenance_id"]] <= down_from
-            and down_from < at(self.maintenances[e["maintenance_id"]]["not_before"]) < ready_at
+            m
+            for m in (self.maintenances[e["maintenance_id"]] for e in self.by_kind["started"])
+            if announced_at[m["id"]] <= down_from < at(m["not_before"]) < ready_at
         ]
         late = [m for m in late if not all(event["id"] in approved for event in m["events"])]
         moments = [at(m["not_before"]) for m in late if at(m["started_at"]) >= ready_at - 5]
