@@ -12,9 +12,9 @@ from forewarn.core.access import Role, Token
 from forewarn.core.decision import Changes
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Host, Scope, ScopeKind, VirtualMachine, audience_key
-from forewarn.secret import digest
 from forewarn.store import SqlStore
 from forewarn.store.tables import metadata
+from forewarn.util.secrets import digest
 
 __all__ = [
     "VMS_PER_HOST",

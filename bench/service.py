@@ -21,12 +21,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from forewarn.app import Service, run_service
 from forewarn.config import load_settings
 from forewarn.core.decision import Changes
 from forewarn.core.model import MaintenanceState
 from forewarn.core.request import Request
-from forewarn.logs import configure_logging
+from forewarn.observability.logs import configure_logging
+from forewarn.server.service import Service, run_service
 from forewarn.store.contract import Store, Transaction
 
 _BEGAN_S = time.monotonic()

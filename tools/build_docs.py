@@ -40,14 +40,14 @@ from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
 from forewarn.core.fault import FAULTS
 from forewarn.core.lifecycle import EVENT_STATUS, TRANSITIONS
 from forewarn.core.model import ACTIVE_STATES, MaintenanceState
+from forewarn.endpoint.fault_registry import Faults
 from forewarn.endpoint.traffic import Limits, Traffic
-from forewarn.faults import Faults
-from forewarn.feed import Feed
-from forewarn.metrics import Metrics
-from forewarn.span import format_span
+from forewarn.observability.metrics import Metrics
+from forewarn.publishing.feed import Feed
 from forewarn.testing.loading import Scenario, load_scenario, shipped_scenarios
 from forewarn.testing.player import Outcome, Player, lab_of
 from forewarn.testing.scenario_schema import encode_scenario_schema
+from forewarn.util.duration import format_span
 from forewarn.wire.advice import ADVICE
 from forewarn.wire.document import Event
 from forewarn.wire.imds import VERSIONS, Dialect

@@ -31,10 +31,10 @@ from forewarn.core.decision import Rules
 from forewarn.core.difference import RemovalLimit
 from forewarn.core.look import Vigilance
 from forewarn.errors import ConfigError
-from forewarn.listen import is_loopback_name, parse_host_names
+from forewarn.net.listen import is_loopback_name, parse_host_names
 from forewarn.net.pool import parse_networks
-from forewarn.secret import default_state_dir
-from forewarn.span import format_span, parse_span
+from forewarn.util.duration import format_span, parse_span
+from forewarn.util.secrets import default_state_dir
 from forewarn.wire.imds import Dialect
 
 __all__ = ["Budgets", "Grant", "Oidc", "Settings", "Span", "load_settings", "said_settings"]

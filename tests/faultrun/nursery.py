@@ -36,7 +36,7 @@ __all__ = ["Child", "Nursery", "set_ahead"]
 
 _IMPORTED = (
     "alembic.command",
-    "forewarn.app",
+    "forewarn.server.service",
     "forewarn.cli.main",
     "forewarn.host.running",
     "forewarn.actuators.exec",

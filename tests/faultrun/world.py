@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from forewarn.secret import kept_token
+from forewarn.util.secrets import kept_token
 from tests.faultrun.actuator import actuator_settings
 from tests.faultrun.clients import NAMES, ask_once
 from tests.faultrun.crowd import Crowd

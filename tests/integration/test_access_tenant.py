@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from forewarn.journal import Journal
+from forewarn.endpoint.request_journal import Journal
 from forewarn.wire.exchange import Exchange
 from tests.support.access import tenant
 from tests.support.control import error

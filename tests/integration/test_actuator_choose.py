@@ -26,7 +26,7 @@ from forewarn.actuators.webhook import Webhook
 from forewarn.clock import RealClock
 from forewarn.config import said_settings
 from forewarn.errors import ActuationFailed, ActuatorError, ConfigError
-from forewarn.span import parse_span
+from forewarn.util.duration import parse_span
 from tests.support.actuated import started
 from tests.support.documents import ROOT, files_in
 from tests.support.hypervisor import NEEDS_LIBVIRT, URI, domain_xml, hypervisor

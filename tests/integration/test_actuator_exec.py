@@ -27,7 +27,7 @@ from forewarn.clock import RealClock
 from forewarn.core.model import EventType, Maintenance, MaintenanceState
 from forewarn.core.progress import Retry
 from forewarn.errors import ActuatorBusy, ActuatorError, ConfigError
-from forewarn.scheduler import Pace
+from forewarn.scheduling.scheduler import Pace
 from tests.support.actuated import started, until
 from tests.support.documents import ROOT
 from tests.support.processes import is_written

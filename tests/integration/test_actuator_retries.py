@@ -19,7 +19,7 @@ from forewarn.actuators.exec import Exec, Limits
 from forewarn.actuators.webhook import Webhook
 from forewarn.core.model import EntryKind, Maintenance
 from forewarn.core.progress import Retry
-from forewarn.scheduler import Pace
+from forewarn.scheduling.scheduler import Pace
 from tests.support.operator_service import Asked, answer, operator_service
 from tests.support.processes import is_written
 from tests.support.simulated import Simulated, inventory, simulated

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from forewarn.backend import Backend
 from forewarn.clock import RealClock
-from forewarn.commit import threaded
 from forewarn.config import said_settings
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host
 from forewarn.core.request import Request
+from forewarn.engine.transaction import threaded
 from forewarn.errors import NotFound, StoreUnavailable
+from forewarn.server.backend import Backend
 from forewarn.store import SqlStore
 from forewarn.store.contract import Transaction
 from tests.support.databases import Database, postgresql

@@ -33,19 +33,19 @@ from forewarn.actuators import Simulate
 from forewarn.cli.database import add_database, progress_line
 from forewarn.cli.main import error_line
 from forewarn.clock import VirtualClock
-from forewarn.commit import Key
 from forewarn.core.decision import Rules
 from forewarn.core.model import Scope, ScopeKind
 from forewarn.core.request import Request
+from forewarn.engine.transaction import Key
 from forewarn.errors import ConfigError, Conflict, ForewarnError, StoreCorrupt, StoreUnavailable
-from forewarn.ids import SeededIds
-from forewarn.scheduler import Pace
+from forewarn.scheduling.scheduler import Pace
 from forewarn.store import SqlStore
 from forewarn.store.copying import COPIED, PIECE_ROWS, Progress, copy_database
 from forewarn.store.ends import database_url, shown_url
 from forewarn.store.migrate import COMPATIBLE_SINCE, HEAD
 from forewarn.store.sql import ADVISORY_LOCK
 from forewarn.store.tables import Word, lease, metadata
+from forewarn.util.ids import SeededIds
 from forewarn.wire.imds import Dialect
 from tests.support.databases import Database, PostgreSql, postgresql
 from tests.support.documents import ROOT

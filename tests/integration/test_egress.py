@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.egress import Answer, Poster, Resolve, Terms
+from forewarn.net.outbound import Answer, Poster, Resolve, Terms
 from tests.support.receiver import Receiver, receiver
 from tests.support.world import NOW
 

@@ -8,13 +8,13 @@ import pytest
 
 from forewarn.actuators import Simulate
 from forewarn.clock import RealClock
-from forewarn.commit import inline
 from forewarn.core.decision import Rules
 from forewarn.core.model import VirtualMachine
-from forewarn.ids import SeededIds
-from forewarn.leadership import Leased
-from forewarn.scheduler import Pace
+from forewarn.engine.leader_election import Leased
+from forewarn.engine.transaction import inline
+from forewarn.scheduling.scheduler import Pace
 from forewarn.store import SqlStore
+from forewarn.util.ids import SeededIds
 from forewarn.wire.imds import Dialect
 from tests.support.databases import postgresql
 from tests.support.simulated import Simulated, inventory, simulated

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from forewarn.app import Service
 from forewarn.cli.main import run
 from forewarn.config import load_settings
+from forewarn.server.service import Service
 from tests.support.service import Running, running
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from forewarn.clock import RealClock
-from forewarn.commit import inline
+from forewarn.engine.leader_election import Leased
+from forewarn.engine.transaction import inline
 from forewarn.errors import ClockOff, LeaseLost
-from forewarn.leadership import Leased
 from forewarn.store import SqlStore
 from tests.support.databases import Database, PostgreSql, postgresql
 from tests.support.spans import GUARD_S

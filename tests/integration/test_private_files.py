@@ -13,8 +13,8 @@ from forewarn.agent.state import State, StateFile
 from forewarn.core.inventory import Inventory
 from forewarn.errors import StoreUnavailable
 from forewarn.host.remote import read_state
-from forewarn.secret import make_private_folder, open_private, tighten
 from forewarn.store import SqlStore
+from forewarn.util.secrets import make_private_folder, open_private, tighten
 
 
 @pytest.fixture(autouse=True, params=[0o000, 0o022, 0o277], ids=oct)

@@ -16,7 +16,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from forewarn.core.approval import Approver
-from forewarn.tracing.names import root_span_id, trace_id
+from forewarn.observability.tracing.names import root_span_id, trace_id
 from tests.support.collector import Collector, Told, collector
 from tests.support.operator_service import operator_service
 from tests.support.processes import Served, served, wait_for
@@ -399,14 +399,15 @@ SERVES = """
 import asyncio, sys
 {blocked}
 from pathlib import Path
-from forewarn.app import Service
+from forewarn.server.service import Service
 from forewarn.config import said_settings
 async def run():
     where = dict(metadata_listen="127.0.0.1:0", control_listen="127.0.0.1:0")
     settings = said_settings(database_url="sqlite://", state_dir=Path(sys.argv[1]), **where)
     async with Service(settings).running():
         loaded = [name for name in sys.modules if sys.modules[name] is not None]
-        print(sorted(name for name in loaded if name.startswith(("opentelemetry.sdk", "forewarn.tracing."))))
+        wanted = ("opentelemetry.sdk", "forewarn.observability.tracing.")
+        print(sorted(name for name in loaded if name.startswith(wanted)))
 asyncio.run(run())
 """
 
@@ -420,4 +421,4 @@ def test_while_it_is_off_nothing_of_it_is_loaded_or_missed(tmp_path: Path, block
     )
     assert ran.returncode == 0, ran.stderr
     assert "opentelemetry.sdk" not in ran.stdout
-    assert "forewarn.tracing.otel" not in ran.stdout
+    assert "forewarn.observability.tracing.otel" not in ran.stdout

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from forewarn.core.access import Role
-from forewarn.tracing.names import root_span_id, trace_id, traceparent
+from forewarn.observability.tracing.names import root_span_id, trace_id, traceparent
 from tests.support.access import client_of, tenant, token_of
 from tests.support.collector import Collector, Told, collector
 from tests.support.processes import wait_for

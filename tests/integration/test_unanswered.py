@@ -18,7 +18,7 @@ from forewarn.client.transport import AsyncHttp
 from forewarn.core.approval import Approver
 from forewarn.errors import ActuatorError, ControlUnreachable, EndpointUnreachable
 from forewarn.host.link import Link
-from forewarn.unanswered import UNANSWERED
+from forewarn.net.unanswered import UNANSWERED
 from tests.support.spans import GUARD_S
 from tests.support.world import NOW
 from tests.unit.core.builders import maintenance, vm

@@ -12,7 +12,7 @@ from forewarn.actuators import Actuator, Progress, Simulate
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 from forewarn.core.progress import Retry
 from forewarn.errors import ActuationFailed, ActuatorError
-from forewarn.scheduler import Pace
+from forewarn.scheduling.scheduler import Pace
 from tests.support.observed import Observed
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS, seconds

@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 import pytest
 
 from forewarn.actuators import Simulate
-from forewarn.backend import Backend
 from forewarn.config import load_settings
 from forewarn.core.approval import Approver
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import EntryKind, Host, MaintenanceState, VirtualMachine
 from forewarn.core.request import Request
 from forewarn.errors import Conflict
+from forewarn.server.backend import Backend
 from forewarn.store import MemoryStore
 from tests.support.world import NOW
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from forewarn.commit import Key
 from forewarn.core.inventory import HostDeclaration, InventoryChange
 from forewarn.core.model import VirtualMachine
+from forewarn.engine.transaction import Key
 from forewarn.errors import IdempotencyMismatch
 from tests.support.simulated import inventory, simulated
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from forewarn.clock import RealClock
-from forewarn.commit import inline
+from forewarn.engine.leader_election import Leased
+from forewarn.engine.transaction import inline
 from forewarn.errors import ClockOff, LeaseLost
-from forewarn.leadership import Leased
 from forewarn.store.contract import SharedStore
 from forewarn.store.lease import Lease
 

@@ -13,7 +13,7 @@ from forewarn.core.decision import Rules
 from forewarn.core.model import Entry, EntryKind
 from forewarn.core.request import Request
 from forewarn.errors import LimitExceeded
-from forewarn.scheduler import Pace
+from forewarn.scheduling.scheduler import Pace
 from forewarn.store import MemoryStore, SqlStore
 from forewarn.store.contract import Reader, Store
 from tests.support.simulated import Simulated, inventory, simulated

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from forewarn.core.subscription import Backoff, DeliveryState, Subscription
-from forewarn.egress import Answer
+from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import InvalidRequest, StoreUnavailable
-from forewarn.notifying import Habits, Notifier
-from forewarn.subscriptions import find_subscription
+from forewarn.net.outbound import Answer
+from forewarn.notifications.notifier import Habits, Notifier
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.world import minutes
 from tests.unit.core.builders import availability_set, vm
@@ -336,7 +336,7 @@ async def test_a_store_that_is_away_when_deliveries_are_written_down_has_nothing
 
 
 async def test_more_skipped_than_fit_into_one_page_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forewarn.subscriptions._REDELIVERED_MAX", 2)
+    monkeypatch.setattr("forewarn.engine.subscriptions._REDELIVERED_MAX", 2)
     world, inbox = await simulated(WORLD), Inbox()
     await subscribe(world)
     inbox.answer = lambda _event: BUSY

@@ -10,8 +10,8 @@ import pytest
 from forewarn.actuators import Progress, Simulate
 from forewarn.clock import RealClock
 from forewarn.core.model import Maintenance, MaintenanceState
+from forewarn.engine.leader_election import Alone
 from forewarn.errors import LeaseLost
-from forewarn.leadership import Alone
 from forewarn.store.contract import Transaction
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS

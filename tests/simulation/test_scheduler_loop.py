@@ -13,11 +13,11 @@ import pytest
 
 from forewarn.actuators import Progress, Simulate
 from forewarn.clock import RealClock, VirtualClock
-from forewarn.clock_guard import ClockGuard
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 from forewarn.core.progress import Retry
+from forewarn.engine.clock_guard import ClockGuard
 from forewarn.errors import InvalidRequest
-from forewarn.scheduler import Pace
+from forewarn.scheduling.scheduler import Pace
 from forewarn.store import SqlStore
 from tests.support.faults import FaultyStore
 from tests.support.simulated import Simulated, inventory, simulated

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from forewarn.clock import VirtualClock
-from forewarn.commit import Key
 from forewarn.core.decision import Rules
 from forewarn.core.model import EntryKind, MaintenanceState
+from forewarn.engine.transaction import Key
 from forewarn.errors import Conflict, IdempotencyMismatch, NotFound, StoreUnavailable
-from forewarn.scheduler import Pace
+from forewarn.scheduling.scheduler import Pace
 from forewarn.store import SqlStore
 from forewarn.store.contract import Reader, Store, Transaction
 from tests.support.simulated import Simulated, inventory, simulated

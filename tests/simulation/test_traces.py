@@ -17,9 +17,9 @@ from forewarn.clock import VirtualClock
 from forewarn.core.model import Maintenance
 from forewarn.core.progress import Retry
 from forewarn.errors import ActuationFailed, ActuatorError
-from forewarn.scheduler import Pace
-from forewarn.tracing import Call, Tracing
-from forewarn.tracing.life import NAMES_MAX, Moment, moments_of
+from forewarn.observability.tracing import Call, Tracing
+from forewarn.observability.tracing.life import NAMES_MAX, Moment, moments_of
+from forewarn.scheduling.scheduler import Pace
 from tests.support.observed import Observed
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS, seconds

@@ -17,7 +17,7 @@ from forewarn.core.model import EventType, Maintenance
 from forewarn.core.request import Request
 from forewarn.core.rollout import RolloutSpec
 from forewarn.errors import ActuationFailed, ActuatorError
-from forewarn.ids import SeededIds
+from forewarn.util.ids import SeededIds
 from tests.support.access import token_of
 from tests.support.observed import Observed
 from tests.support.service import Running, running

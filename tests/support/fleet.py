@@ -14,7 +14,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 from forewarn.clock import VirtualClock
-from forewarn.commit import Key
 from forewarn.core.decision import Rules
 from forewarn.core.model import (
     Entry,
@@ -29,10 +28,11 @@ from forewarn.core.model import (
     audience_key,
 )
 from forewarn.core.request import Request
+from forewarn.engine.transaction import Key
 from forewarn.errors import CallerError, StoreUnavailable
-from forewarn.ids import SeededIds
-from forewarn.scheduler import Pace
+from forewarn.scheduling.scheduler import Pace
 from forewarn.store import SqlStore
+from forewarn.util.ids import SeededIds
 from forewarn.wire.imds import Dialect
 from tests.support.faults import FaultyActuator, FaultyStore, ProcessDied
 from tests.support.lives import FINAL, check_ledger, check_starts

@@ -22,12 +22,12 @@ import httpx
 import uvloop
 
 from forewarn.actuators import Actuator
-from forewarn.app import Service
 from forewarn.config import load_settings
 from forewarn.core.model import EventType, Maintenance
 from forewarn.core.request import Request
 from forewarn.endpoint.fastpath import Connection
-from forewarn.feed import Channel
+from forewarn.publishing.feed import Channel
+from forewarn.server.service import Service
 from tests.support.spans import GUARD_S
 from tests.support.wire import LATEST, Wire, get
 

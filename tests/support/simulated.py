@@ -14,19 +14,19 @@ from typing import Any
 
 from forewarn.actuators import Actuator, Simulate
 from forewarn.clock import Clock, VirtualClock
-from forewarn.commit import Key
 from forewarn.core.approval import Approval, Approver
 from forewarn.core.decision import Rules
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Entry, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.request import Request
-from forewarn.engine import Engine
-from forewarn.feed import Channel, Feed
-from forewarn.identity import Identity
-from forewarn.ids import SeededIds
-from forewarn.scheduler import Pace, Scheduler
+from forewarn.engine.engine import Engine
+from forewarn.engine.transaction import Key
+from forewarn.publishing.feed import Channel, Feed
+from forewarn.publishing.identity import Identity
+from forewarn.scheduling.scheduler import Pace, Scheduler
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
+from forewarn.util.ids import SeededIds
 from forewarn.wire.imds import Dialect
 from tests.support.world import NOW
 

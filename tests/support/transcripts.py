@@ -15,7 +15,7 @@ from typing import Any
 from forewarn.client import Pace
 from forewarn.client.transport import AsyncHttp
 from forewarn.clock import RealClock, VirtualClock
-from forewarn.listen import bound, url_of
+from forewarn.net.listen import bound, url_of
 from forewarn.testing.recording import Recorder
 from forewarn.testing.replaying import Approved, Replay
 from forewarn.testing.transcript import EndReason, Entry, Transcript, TranscriptWriter, load_transcript

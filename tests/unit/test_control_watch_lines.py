@@ -13,9 +13,9 @@ from forewarn.core.access import FILE_OPERATOR
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Host
-from forewarn.feed import Feed
-from forewarn.hub import Hub
-from forewarn.identity import Identity
+from forewarn.publishing.feed import Feed
+from forewarn.publishing.host_watch import Hub
+from forewarn.publishing.identity import Identity
 from forewarn.wire.hostfeed import HostState, parse_line
 from forewarn.wire.imds import Dialect
 from tests.support.spans import GUARD_S

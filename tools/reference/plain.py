@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from forewarn.span import format_span
+from forewarn.util.duration import format_span
 
 __all__ = ["default_of", "row", "table"]
 

@@ -14,7 +14,7 @@ from forewarn.cli.inventory import DIFFERS
 from forewarn.client.discovery import VARIABLE
 from forewarn.config import Settings
 from forewarn.core.model import EntryKind
-from forewarn.secret import TOKEN_FILE
+from forewarn.util.secrets import TOKEN_FILE
 from tools.commands import leaves, nouns, words_of
 from tools.reference.plain import row, table
 

@@ -11,7 +11,7 @@ from forewarn.actuators.contract import Actuator
 from forewarn.actuators.simulate import Simulate
 from forewarn.clock import Clock
 from forewarn.errors import ConfigError
-from forewarn.secret import read_token
+from forewarn.util.secrets import read_token
 
 __all__ = ["ActuatorSettings", "make_actuator"]
 

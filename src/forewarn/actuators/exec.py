@@ -28,8 +28,8 @@ from forewarn.actuators.exec_run import Outcome, Run, RunState, prune
 from forewarn.actuators.payload import describe, encode
 from forewarn.core.model import Maintenance
 from forewarn.errors import ActuationFailed, ActuatorBusy, ActuatorError, ConfigError
-from forewarn.secret import make_private_folder, tighten
-from forewarn.span import format_span
+from forewarn.util.duration import format_span
+from forewarn.util.secrets import make_private_folder, tighten
 
 __all__ = ["EXIT_NEVER_BEGUN", "EXIT_RUN_AGAIN", "EXIT_STILL_RUNNING", "VARIABLES", "Exec", "Limits"]
 

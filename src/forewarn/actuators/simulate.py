@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from forewarn.actuators.contract import Progress
 from forewarn.core.model import Maintenance
-from forewarn.span import format_span
+from forewarn.util.duration import format_span
 
 __all__ = ["Simulate"]
 

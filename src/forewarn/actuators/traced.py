@@ -14,8 +14,8 @@ from forewarn.actuators.contract import TRACEPARENT, Actuator, Progress
 from forewarn.clock import Clock
 from forewarn.core.model import Maintenance
 from forewarn.errors import ForewarnError
-from forewarn.tracing import Tracing
-from forewarn.tracing.life import Moment
+from forewarn.observability.tracing import Tracing
+from forewarn.observability.tracing.life import Moment
 
 __all__ = ["Traced"]
 

@@ -32,7 +32,7 @@ from forewarn.actuators.payload import as_reason, encode
 from forewarn.clock import Clock, RealClock
 from forewarn.core.model import Maintenance
 from forewarn.errors import ActuationFailed, ActuatorError, ConfigError
-from forewarn.unanswered import UNANSWERED, why
+from forewarn.net.unanswered import UNANSWERED, why
 
 __all__ = ["SIGNATURE", "Webhook", "sign"]
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from forewarn.agent.window import Window
-from forewarn.span import format_span, parse_span
+from forewarn.util.duration import format_span, parse_span
 
 __all__ = ["Mistake", "Span", "convert", "decode", "encode"]
 

@@ -19,8 +19,8 @@ from forewarn.agent.rule import Rule
 from forewarn.agent.together import Together
 from forewarn.client.transport import DEFAULT_URL, check_url
 from forewarn.errors import ConfigError
-from forewarn.listen import parse_listen
-from forewarn.span import format_span
+from forewarn.net.listen import parse_listen
+from forewarn.util.duration import format_span
 
 __all__ = [
     "Configuration",

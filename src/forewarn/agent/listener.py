@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 import h11
 
 from forewarn.errors import ConfigError
-from forewarn.listen import parse_listen
+from forewarn.net.listen import parse_listen
 
 __all__ = ["Answering", "Incoming", "Listener", "Reply"]
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from forewarn.errors import ConfigError
-from forewarn.escape import escape_json, escape_lines
+from forewarn.util.escape import escape_json, escape_lines
 
 __all__ = ["configure_logging"]
 

@@ -25,7 +25,7 @@ from forewarn.agent.web import Web
 from forewarn.client import AsyncClient, Pace
 from forewarn.clock import RealClock
 from forewarn.errors import ConfigError, ForewarnError
-from forewarn.secret import kept_token
+from forewarn.util.secrets import kept_token
 
 if TYPE_CHECKING:
     from forewarn.agent.peers import Peers

@@ -16,7 +16,7 @@ import msgspec
 from forewarn.agent.codec import decode, encode
 from forewarn.agent.record import Finished, Record
 from forewarn.errors import ConfigError
-from forewarn.secret import make_private_folder, open_private, tighten
+from forewarn.util.secrets import make_private_folder, open_private, tighten
 
 __all__ = ["Memory", "State", "StateFile"]
 

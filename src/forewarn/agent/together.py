@@ -20,8 +20,8 @@ from forewarn.agent.codec import Mistake, Span
 from forewarn.agent.record import Record
 from forewarn.client.transport import check_url
 from forewarn.errors import ConfigError
-from forewarn.listen import parse_listen
-from forewarn.span import format_span
+from forewarn.net.listen import parse_listen
+from forewarn.util.duration import format_span
 
 __all__ = ["UNASKED", "PeerState", "Report", "Together", "Verdict", "may_approve"]
 

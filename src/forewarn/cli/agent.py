@@ -381,7 +381,7 @@ def _ask_at(configuration: Configuration, method: str, path: str, event_id: str 
     from forewarn.client.exchange import Request
     from forewarn.client.transport import Http
     from forewarn.errors import EndpointUnreachable
-    from forewarn.secret import read_token
+    from forewarn.util.secrets import read_token
 
     if not configuration.listen:
         msg = "the agent has no address to be asked at: set `listen` in its configuration"

@@ -16,7 +16,7 @@ from forewarn.cli.connection import Connection
 from forewarn.cli.output import Output, as_json, parse_moment
 from forewarn.cli.times import as_moment_or_span
 from forewarn.core.model import EventType, Source
-from forewarn.escape import escape_lines
+from forewarn.util.escape import escape_lines
 
 __all__ = [
     "CSV_COLUMNS",

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 
 from forewarn import errors
 from forewarn.errors import ConfigError, ForewarnError, InvalidRequest, OtherSideError, ServerUnreachable, Unauthorized
-from forewarn.secret import TOKEN_FILE, default_state_dir, read_token
+from forewarn.util.secrets import TOKEN_FILE, default_state_dir, read_token
 
 if TYPE_CHECKING:
     import httpx

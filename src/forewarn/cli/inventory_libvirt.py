@@ -103,7 +103,7 @@ def add_follow_libvirt(noun: typer.Typer) -> None:
         """
         with server_extra():
             from forewarn.actuators.libvirt_follow import keep_declared
-            from forewarn.logs import configure_logging
+            from forewarn.observability.logs import configure_logging
         import asyncio
 
         configure_logging()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from forewarn.escape import escape_controls, escape_json, has_controls
+from forewarn.util.escape import escape_controls, escape_json, has_controls
 
 if TYPE_CHECKING:
     from rich.console import Console, OverflowMethod

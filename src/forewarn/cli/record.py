@@ -18,8 +18,8 @@ from forewarn.cli.command import command, testing_extra
 from forewarn.cli.output import Output, format_seconds
 from forewarn.cli.times import as_span_s
 from forewarn.errors import ConfigError
-from forewarn.escape import escape_lines
-from forewarn.secret import open_private
+from forewarn.util.escape import escape_lines
+from forewarn.util.secrets import open_private
 
 if TYPE_CHECKING:
     from forewarn.testing.recording import Recorder
@@ -218,7 +218,7 @@ def add_replay(app: typer.Typer) -> None:
         """
         with testing_extra():
             from forewarn.clock import RealClock
-            from forewarn.listen import bound, parse_listen, url_of
+            from forewarn.net.listen import bound, parse_listen, url_of
             from forewarn.testing.replaying import Approved, Replay
             from forewarn.testing.transcript import load_transcript
         output = Output()

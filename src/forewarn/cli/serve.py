@@ -12,8 +12,8 @@ from forewarn.cli.command import command, server_extra
 from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from forewarn.app import Service
     from forewarn.config import Settings
+    from forewarn.server.service import Service
 
 __all__ = ["add_serve", "parse_assignments", "ready_line"]
 
@@ -116,9 +116,9 @@ def add_serve(app: typer.Typer) -> None:
             "fault_injection": fault_injection or None,
         }
         with server_extra():
-            from forewarn.app import run_service
             from forewarn.config import Settings, load_settings
-            from forewarn.logs import configure_logging
+            from forewarn.observability.logs import configure_logging
+            from forewarn.server.service import run_service
         said = parse_assignments(assignments or [], Settings)
         said |= {name: value for name, value in flags.items() if value is not None}
         try:

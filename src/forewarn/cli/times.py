@@ -21,7 +21,7 @@ def as_span_s(text: str | None, hint: str) -> float | None:
     """
     if text is None:
         return None
-    from forewarn.span import parse_span
+    from forewarn.util.duration import parse_span
 
     try:
         span = parse_span(text)

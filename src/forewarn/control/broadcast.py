@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from forewarn.core.access import Principal
 from forewarn.core.model import Entry, EntryKind, Maintenance, Scope, VirtualMachine
 from forewarn.core.selection import EVERYTHING, Selection, takes_entry
-from forewarn.engine import Engine
+from forewarn.engine.engine import Engine
 from forewarn.store.contract import Reader
 from forewarn.wire.control import EntryOut
 

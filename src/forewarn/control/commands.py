@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from forewarn.commit import Key
 from forewarn.control.context import Context, missing
 from forewarn.core.access import Owned, Principal, Role
 from forewarn.core.approval import Approver
 from forewarn.core.model import Maintenance
 from forewarn.core.selection import Selection
+from forewarn.engine.transaction import Key
 from forewarn.errors import Forbidden, InvalidRequest, QuietHoursConflict
 from forewarn.store.contract import Reader
 

@@ -13,9 +13,9 @@ from typing import Annotated
 from fastapi import Depends, Header, Request, Security
 from fastapi.security import HTTPBearer
 
-from forewarn.auth import Tokens
+from forewarn.auth.authenticator import Tokens
+from forewarn.auth.rejections import Refusals
 from forewarn.clock import Clock
-from forewarn.commit import Key
 from forewarn.control.access import admit
 from forewarn.control.admission import Admission
 from forewarn.control.broadcast import EntryBroadcast
@@ -26,14 +26,14 @@ from forewarn.core.decision import Changes
 from forewarn.core.difference import RemovalLimit
 from forewarn.core.limit_log import LimitLog
 from forewarn.core.model import Event, Maintenance
-from forewarn.engine import Engine
+from forewarn.endpoint.request_journal import Journal
+from forewarn.engine.engine import Engine
+from forewarn.engine.transaction import Key
 from forewarn.errors import Forbidden, InvalidRequest, NotFound
-from forewarn.hub import Hub
-from forewarn.journal import Journal
-from forewarn.metrics import Metrics
-from forewarn.notifying import Notifier
-from forewarn.refusals import Refusals
-from forewarn.scheduler import Scheduler
+from forewarn.notifications.notifier import Notifier
+from forewarn.observability.metrics import Metrics
+from forewarn.publishing.host_watch import Hub
+from forewarn.scheduling.scheduler import Scheduler
 from forewarn.store.contract import Reader
 from forewarn.wire.control import MaintenanceOut
 

@@ -15,7 +15,7 @@ from forewarn.core.access import Principal, Token
 from forewarn.core.approval import Approver
 from forewarn.core.model import VirtualMachine
 from forewarn.errors import Forbidden
-from forewarn.hub import Watch
+from forewarn.publishing.host_watch import Watch
 from forewarn.wire.control import PageOut
 from forewarn.wire.hostfeed import ALIVE, state_line
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from forewarn.clock_guard import describe_jump
 from forewarn.control.access import admit
 from forewarn.control.context import ContextOf
+from forewarn.engine.clock_guard import describe_jump
 from forewarn.store.contract import Reader
 
 __all__ = ["router"]

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from fastapi import APIRouter, Request
 
+from forewarn.auth.signed_tokens import Seal, pack
 from forewarn.control.context import Caller, ContextOf
-from forewarn.seal import Seal, pack
 from forewarn.wire.access import LoginLinkOut
 
 __all__ = ["PURPOSE", "router"]

@@ -10,12 +10,12 @@ from http import HTTPStatus
 import structlog
 from fastapi import Request
 
+from forewarn.auth.rejections import Refusals
 from forewarn.clock import Clock, uptime_s
 from forewarn.control.access import caller_of, source_address
 from forewarn.core.model import Entry, EntryKind
-from forewarn.engine import Engine
+from forewarn.engine.engine import Engine
 from forewarn.errors import ForewarnError
-from forewarn.refusals import Refusals
 
 __all__ = ["REFUSED", "RefusalLog"]
 

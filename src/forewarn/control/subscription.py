@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query
 from forewarn.control.context import Actor, Caller, Context, ContextOf
 from forewarn.core.access import Principal, Role
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
-from forewarn.egress import check_url, origin_of
+from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import InvalidRequest
+from forewarn.net.outbound import check_url, origin_of
 from forewarn.store.contract import Reader
-from forewarn.subscriptions import find_subscription
 from forewarn.wire.control import PageOut
 from forewarn.wire.subscription import (
     DeliveryOut,

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query
 
 from forewarn.control.context import Actor, Caller, ContextOf
 from forewarn.control.maintenance import number
+from forewarn.engine.tokens import TokenRequest
 from forewarn.errors import InvalidRequest, LimitExceeded
-from forewarn.tokens import TokenRequest
 from forewarn.wire.access import AccessTokenIn, AccessTokenOut, PrincipalOut
 from forewarn.wire.control import PageOut
 

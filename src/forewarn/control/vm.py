@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from forewarn.commit import Key
 from forewarn.control.context import Actor, Caller, Context, ContextOf, IdempotencyKey, missing, show_all
 from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.model import Source, VirtualMachine, audience_key
 from forewarn.core.request import Request
+from forewarn.engine.transaction import Key
 from forewarn.errors import Forbidden
 from forewarn.store.contract import Reader
 from forewarn.wire.control import MaintenanceOut, OperationIn, PageOut, VmOut

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from forewarn.span import format_span
+from forewarn.util.duration import format_span
 
 __all__ = ["FAULTS", "Fault", "FaultKind", "Place"]
 

@@ -22,7 +22,7 @@ from forewarn.core.settlement import is_approved_by_all
 from forewarn.core.tenancy import CalmMoment, move_words, must_be_calm, tenant_of, tenants
 from forewarn.core.value import replace
 from forewarn.errors import Conflict, InvalidRequest
-from forewarn.span import format_span
+from forewarn.util.duration import format_span
 
 __all__ = ["defer", "extend"]
 

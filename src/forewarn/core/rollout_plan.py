@@ -23,7 +23,7 @@ from forewarn.errors import (
     NotFound,
     QuietHoursConflict,
 )
-from forewarn.span import format_span
+from forewarn.util.duration import format_span
 
 __all__ = ["Batch", "Move", "Plan", "check_spec", "pause_after", "plan"]
 

@@ -43,7 +43,7 @@ from forewarn.core.rollout_lifecycle import HostTrigger, RolloutTrigger, step, s
 from forewarn.core.rollout_plan import pause_after
 from forewarn.core.rollout_step import Cancel, CheckHealth, Facts, Finish, OwnStep, Pause, Schedule, Skip, Step, Wait
 from forewarn.core.value import replace
-from forewarn.span import format_span
+from forewarn.util.duration import format_span
 
 __all__ = ["carry_out", "next_steps", "observe", "refused", "scheduled"]
 

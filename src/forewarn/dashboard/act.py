@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from forewarn.commit import Key
 from forewarn.control import commands
 from forewarn.control.access import ROUTES
 from forewarn.control.context import Context
 from forewarn.core import rollout_commands
 from forewarn.core.access import Principal
+from forewarn.engine.transaction import Key
 from forewarn.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from forewarn.span import parse_span
+from forewarn.util.duration import parse_span
 from forewarn.wire.control import MaintenanceIn
 
 __all__ = [

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from forewarn.clock_guard import describe_jump
 from forewarn.control.access import ROUTES, caller_of
 from forewarn.control.context import Context
 from forewarn.control.gate import is_cross_origin
@@ -37,6 +36,7 @@ from forewarn.dashboard.pages.search import search
 from forewarn.dashboard.pages.vm import vm, vms
 from forewarn.dashboard.render import STATIC, render, static_path
 from forewarn.dashboard.session import Sessions, check_origin, is_rebound
+from forewarn.engine.clock_guard import describe_jump
 from forewarn.errors import Forbidden, ForewarnError, InvalidRequest, NotFound, Unauthorized
 from forewarn.store.contract import Reader
 

@@ -15,10 +15,10 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from forewarn.auth.oidc import Issuer
+from forewarn.auth.signed_tokens import Seal
 from forewarn.core.access import Principal
 from forewarn.errors import Unauthorized
-from forewarn.oidc import Issuer
-from forewarn.seal import Seal
 
 __all__ = ["IssuerLogin"]
 
@@ -151,7 +151,7 @@ class IssuerLogin:
 
 
 def _spoken_of_as_https(url: str) -> str:
-    """The library refuses all but https, on loopback too; which URLs are safe is decided in `forewarn.oidc`."""
+    """The library refuses all but https, on loopback too; which URLs are safe is decided in `forewarn.auth.oidc`."""
     return _with_scheme(url, "https")
 
 

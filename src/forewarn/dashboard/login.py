@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from forewarn.auth.signed_tokens import Seal, moment_of, who
 from forewarn.control.access import identify
 from forewarn.control.context import Context
 from forewarn.control.login import PURPOSE
@@ -21,7 +22,6 @@ from forewarn.dashboard.issuer import IssuerLogin
 from forewarn.dashboard.render import render
 from forewarn.dashboard.session import Sessions, check_origin
 from forewarn.errors import Forbidden, Unauthorized
-from forewarn.seal import Seal, moment_of, who
 
 __all__ = ["Login"]
 

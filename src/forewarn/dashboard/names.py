@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 
 from forewarn.core.model import VirtualMachine
-from forewarn.identity import Identity, InventoryDelta
+from forewarn.publishing.identity import Identity, InventoryDelta
 
 __all__ = ["Directory", "Names", "names_of"]
 

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
+from forewarn.auth.signed_tokens import Seal, moment_of, pack, who
 from forewarn.clock import uptime_s
 from forewarn.core.access import Principal, Revocation, Token
 from forewarn.errors import Forbidden
-from forewarn.seal import Seal, moment_of, pack, who
 
 __all__ = ["Known", "Session", "Sessions", "check_origin", "is_rebound"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from forewarn.demo.cast import encode_inventory
 from forewarn.demo.record import DemoFailed
-from forewarn.secret import TOKEN_FILE, read_token
+from forewarn.util.secrets import TOKEN_FILE, read_token
 
 __all__ = ["Served", "child_environment", "parse_ready", "serving"]
 

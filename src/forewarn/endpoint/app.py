@@ -36,9 +36,9 @@ from forewarn.endpoint.request_check import (
     size_refusal,
 )
 from forewarn.errors import ForewarnError, LimitExceeded
-from forewarn.fairness import Room, Turns
-from forewarn.feed import Channel
-from forewarn.identity import Caller
+from forewarn.publishing.feed import Channel
+from forewarn.publishing.identity import Caller
+from forewarn.util.fair_share import Room, Turns
 from forewarn.wire import imds, instance
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from forewarn.core.approval import Approval, Approver
-from forewarn.feed import Feed
-from forewarn.identity import Identity
+from forewarn.publishing.feed import Feed
+from forewarn.publishing.identity import Identity
 
 __all__ = ["Authority"]
 

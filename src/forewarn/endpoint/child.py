@@ -26,16 +26,16 @@ from forewarn.core.inventory import Inventory
 from forewarn.endpoint import messages
 from forewarn.endpoint.app import MetadataApp
 from forewarn.endpoint.descriptors import raise_descriptor_limit
+from forewarn.endpoint.fault_registry import Faults
 from forewarn.endpoint.messages import Begin
 from forewarn.endpoint.pipe import Pipe
+from forewarn.endpoint.request_journal import Journal
 from forewarn.endpoint.server import MetadataServer
 from forewarn.endpoint.traffic import Traffic
 from forewarn.errors import ControlUnreachable, ForewarnError, LimitExceeded
-from forewarn.faults import Faults
-from forewarn.feed import Feed
-from forewarn.identity import Identity, Revision
-from forewarn.journal import Journal
-from forewarn.logs import configure_logging
+from forewarn.observability.logs import configure_logging
+from forewarn.publishing.feed import Feed
+from forewarn.publishing.identity import Identity, Revision
 
 __all__ = ["Delegation", "Endpoint", "run_child"]
 

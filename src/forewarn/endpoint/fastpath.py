@@ -27,7 +27,7 @@ from forewarn.wire.imds import CONTENT_TYPE, encode_error
 
 if TYPE_CHECKING:
     from forewarn.endpoint.traffic import Traffic
-    from forewarn.identity import Caller, Identity
+    from forewarn.publishing.identity import Caller, Identity
 
 __all__ = ["Connection", "HttpProtocol"]
 

@@ -20,8 +20,8 @@ from forewarn.core.approval import Approval, Approver
 from forewarn.core.decision import Document
 from forewarn.core.limit_log import LimitsMet
 from forewarn.core.model import Maintenance, Scope, VirtualMachine
+from forewarn.endpoint.request_journal import JournalEntry
 from forewarn.endpoint.traffic import Limits
-from forewarn.journal import JournalEntry
 from forewarn.wire.imds import Dialect
 
 __all__ = [

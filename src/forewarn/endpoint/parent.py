@@ -27,11 +27,11 @@ from forewarn.core.model import Scope, VirtualMachine
 from forewarn.endpoint import messages
 from forewarn.endpoint.budget import limit_of
 from forewarn.endpoint.pipe import Pipe
+from forewarn.endpoint.request_journal import Journal
 from forewarn.endpoint.traffic import Traffic
 from forewarn.errors import ForewarnError, ServerError
-from forewarn.feed import Feed
-from forewarn.identity import Identity, InventoryDelta
-from forewarn.journal import Journal
+from forewarn.publishing.feed import Feed
+from forewarn.publishing.identity import Identity, InventoryDelta
 
 __all__ = ["MetadataProcess", "ProcessTerms"]
 

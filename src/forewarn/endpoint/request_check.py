@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.responses import Response
 
-from forewarn.listen import is_own_host
+from forewarn.net.listen import is_own_host
 from forewarn.wire import imds
 
 __all__ = [

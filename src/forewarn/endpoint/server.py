@@ -13,7 +13,7 @@ from forewarn.clock import Clock, VirtualClock
 from forewarn.endpoint.app import MetadataApp
 from forewarn.endpoint.fastpath import Connection
 from forewarn.endpoint.traffic import Traffic
-from forewarn.identity import Identity
+from forewarn.publishing.identity import Identity
 
 __all__ = ["Listening", "MetadataServer"]
 

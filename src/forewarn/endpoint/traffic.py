@@ -8,8 +8,8 @@ from datetime import datetime
 from email.utils import format_datetime
 
 from forewarn.endpoint.budget import Budgets
-from forewarn.faults import Faults
-from forewarn.journal import Journal
+from forewarn.endpoint.fault_registry import Faults
+from forewarn.endpoint.request_journal import Journal
 
 __all__ = ["Limits", "Traffic"]
 

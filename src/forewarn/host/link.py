@@ -18,7 +18,7 @@ import httpx
 
 from forewarn.core.approval import Approval, Approver
 from forewarn.errors import ConfigError, ControlRefused, ControlUnreachable, LimitExceeded
-from forewarn.unanswered import UNANSWERED, why
+from forewarn.net.unanswered import UNANSWERED, why
 
 __all__ = ["Link"]
 

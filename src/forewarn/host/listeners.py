@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from forewarn.core.model import VirtualMachine
 from forewarn.errors import ConfigError
-from forewarn.listen import parse_listen
+from forewarn.net.listen import parse_listen
 from forewarn.wire.yaml_source import YamlSource
 
 if TYPE_CHECKING:

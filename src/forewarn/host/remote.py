@@ -16,11 +16,11 @@ from forewarn.core.approval import Approval, Approver
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.errors import ConfigError, ControlUnreachable, ForewarnError
-from forewarn.fairness import Room, Slots
-from forewarn.feed import Feed
 from forewarn.host.link import Link
-from forewarn.identity import Identity
-from forewarn.secret import open_private, tighten
+from forewarn.publishing.feed import Feed
+from forewarn.publishing.identity import Identity
+from forewarn.util.fair_share import Room, Slots
+from forewarn.util.secrets import open_private, tighten
 from forewarn.wire.hostfeed import BadLine, HostState, parse_line, state_line
 from forewarn.wire.imds import Dialect
 

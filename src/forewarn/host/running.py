@@ -15,9 +15,9 @@ from forewarn.errors import ConfigError
 from forewarn.host.link import Link
 from forewarn.host.listeners import Ways
 from forewarn.host.service import HostService
-from forewarn.listen import parse_host_names
-from forewarn.logs import configure_logging
-from forewarn.secret import read_token
+from forewarn.net.listen import parse_host_names
+from forewarn.observability.logs import configure_logging
+from forewarn.util.secrets import read_token
 
 __all__ = ["run_endpoint"]
 

@@ -20,15 +20,15 @@ from starlette.routing import Route
 
 from forewarn.clock import RealClock
 from forewarn.endpoint import MetadataApp, MetadataServer
+from forewarn.endpoint.fault_registry import Faults
 from forewarn.endpoint.server import Listening
 from forewarn.endpoint.traffic import Limits, Traffic
 from forewarn.errors import ConfigError
-from forewarn.faults import Faults
 from forewarn.host.dhcp import Responder
 from forewarn.host.link import Link
 from forewarn.host.listeners import Listeners, Way, Ways
 from forewarn.host.remote import Remote, nothing, read_state
-from forewarn.listen import bound, is_loopback, is_own_host, parse_listen, url_of
+from forewarn.net.listen import bound, is_loopback, is_own_host, parse_listen, url_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from forewarn.errors import StoreUnavailable
-from forewarn.secret import open_private, tighten
+from forewarn.util.secrets import open_private, tighten
 
 __all__ = ["FileLock"]
 

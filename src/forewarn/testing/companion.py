@@ -18,7 +18,7 @@ from forewarn.core.approval import Approval, Approver
 from forewarn.core.decision import Changes
 from forewarn.core.fault import FAULTS, Place
 from forewarn.core.model import EntryKind, EventType
-from forewarn.feed import Channel
+from forewarn.publishing.feed import Channel
 from forewarn.testing.finding import Findings
 from forewarn.testing.handler import Handler
 from forewarn.testing.lab import Lab

@@ -22,9 +22,9 @@ import yaml
 from forewarn.core.causes import CAUSES, DEFAULT_CAUSE, MINIMUM_NOTICE
 from forewarn.core.fault import FAULTS
 from forewarn.core.model import EventType, Source
-from forewarn.span import format_span
 from forewarn.testing.scenario import SCHEMA_LINE
 from forewarn.testing.transcript import Entry, Failure, Transcript
+from forewarn.util.duration import format_span
 from forewarn.wire.document import Document, Event
 
 __all__ = ["to_scenario"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forewarn.span import format_span
 from forewarn.testing.loading import Scenario
 from forewarn.testing.player import describe
 from forewarn.testing.scenario import Step
+from forewarn.util.duration import format_span
 
 __all__ = ["draw"]
 

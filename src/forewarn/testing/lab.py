@@ -14,9 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from forewarn.actuators import Actuator
-from forewarn.backend import Backend
 from forewarn.clock import Clock, VirtualClock
-from forewarn.commit import IdSource
 from forewarn.config import said_settings
 from forewarn.core import decision
 from forewarn.core.approval import Approver
@@ -25,10 +23,12 @@ from forewarn.core.fault import Fault
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Event, Maintenance
 from forewarn.core.request import Request
+from forewarn.engine.transaction import IdSource
 from forewarn.errors import InvalidRequest, NotFound
-from forewarn.ids import SeededIds
+from forewarn.server.backend import Backend
 from forewarn.store import MemoryStore
 from forewarn.store.contract import Reader
+from forewarn.util.ids import SeededIds
 from forewarn.wire.advice import Advice, advise_all
 from forewarn.wire.document import Document, decode_document
 from forewarn.wire.exchange import Exchange

@@ -13,8 +13,6 @@ from forewarn.core.model import Event as CoreEvent
 from forewarn.core.model import MaintenanceState
 from forewarn.core.request import Request
 from forewarn.errors import ForewarnError
-from forewarn.ids import SeededIds
-from forewarn.span import format_span
 from forewarn.testing.companion import Companion
 from forewarn.testing.lab import ACTOR, Lab
 from forewarn.testing.loading import Scenario
@@ -32,6 +30,8 @@ from forewarn.testing.scenario import (
     VmStep,
 )
 from forewarn.testing.values import request_of
+from forewarn.util.duration import format_span
+from forewarn.util.ids import SeededIds
 
 __all__ = ["GivenIds", "Outcome", "Player", "lab_of"]
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from forewarn.config import Span
 from forewarn.core.fault import FAULTS
 from forewarn.core.model import EventType, Source
-from forewarn.span import parse_span
 from forewarn.testing.parameters import Parameters
+from forewarn.util.duration import parse_span
 from forewarn.wire.inventory import InventoryIn
 from forewarn.wire.suggestion import suggest
 

@@ -15,7 +15,7 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import EventType, Host, NotificationProfile, Source, VirtualMachine
 from forewarn.core.request import Request
 from forewarn.errors import InvalidRequest
-from forewarn.span import parse_span
+from forewarn.util.duration import parse_span
 from forewarn.wire.inventory import parse_inventory
 
 __all__ = [

@@ -19,8 +19,8 @@ from pydantic import (
 
 from forewarn.core.policy import ALL_APPROVERS, DAYS, NO_POLICY, Extension, Policy, QuietHours, Zone
 from forewarn.core.quiet import first_calm
-from forewarn.span import format_span, parse_span
-from forewarn.zones import load_zone
+from forewarn.util.duration import format_span, parse_span
+from forewarn.util.time_zones import load_zone
 
 __all__ = ["ExtensionIn", "PolicyIn", "QuietHoursIn", "show_policy", "to_policy"]
 

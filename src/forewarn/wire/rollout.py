@@ -25,7 +25,7 @@ from forewarn.core.rollout import (
 from forewarn.core.rollout_plan import Batch, Move, Plan, check_spec
 from forewarn.core.rollout_step import Wait
 from forewarn.errors import CallerError, InvalidRequest, StoreCorrupt
-from forewarn.span import format_span, parse_span
+from forewarn.util.duration import format_span, parse_span
 from forewarn.wire.control import Moment, Seconds
 from forewarn.wire.yaml_source import YamlSource
 

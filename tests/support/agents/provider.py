@@ -15,8 +15,8 @@ from forewarn.actuators import Progress, Simulate
 from forewarn.core.approval import Approver
 from forewarn.core.model import Maintenance
 from forewarn.errors import ActuatorError, ForewarnError, StoreUnavailable
-from forewarn.feed import Channel
-from forewarn.identity import Caller
+from forewarn.publishing.feed import Channel
+from forewarn.publishing.identity import Caller
 from forewarn.wire import imds
 from tests.support.agents.weather import CALM, Weather
 from tests.support.faults import FaultyStore, ProcessDied

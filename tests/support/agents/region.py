@@ -18,9 +18,9 @@ from forewarn.core.decision import Rules
 from forewarn.core.model import Entry, Event, EventType, Maintenance, MaintenanceState, Source
 from forewarn.core.request import Request
 from forewarn.errors import ForewarnError
-from forewarn.ids import SeededIds
-from forewarn.scheduler import Pace
+from forewarn.scheduling.scheduler import Pace
 from forewarn.store import SqlStore
+from forewarn.util.ids import SeededIds
 from forewarn.wire.imds import Dialect
 from tests.support.agents.declared import Declared, declare
 from tests.support.agents.gossip import Gossip, Hearsay

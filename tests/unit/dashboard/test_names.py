@@ -5,8 +5,8 @@ from hypothesis import given
 
 from forewarn.core.inventory import Inventory
 from forewarn.dashboard.names import Directory, Names
-from forewarn.feed import Feed
-from forewarn.identity import Identity
+from forewarn.publishing.feed import Feed
+from forewarn.publishing.identity import Identity
 from forewarn.wire.imds import Dialect
 from tests.unit.core.builders import availability_set, vm
 

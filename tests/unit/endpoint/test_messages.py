@@ -10,7 +10,7 @@ from forewarn.core.limit_log import Guest, LimitsMet
 from forewarn.core.model import Audience, EventType, MaintenanceState, NotificationProfile, Scope
 from forewarn.core.policy import Policy
 from forewarn.endpoint import messages
-from forewarn.journal import Journal
+from forewarn.endpoint.request_journal import Journal
 from forewarn.wire.imds import Dialect, encode_documents
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, availability_set, maintenance, vm

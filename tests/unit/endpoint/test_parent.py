@@ -13,14 +13,14 @@ from forewarn.core.approval import Approval
 from forewarn.core.decision import Document
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience
+from forewarn.endpoint.fault_registry import Faults
 from forewarn.endpoint.messages import Answer, Synced, encode
 from forewarn.endpoint.parent import MetadataProcess, ProcessTerms
 from forewarn.endpoint.pipe import Pipe
+from forewarn.endpoint.request_journal import Journal
 from forewarn.endpoint.traffic import Limits, Traffic
-from forewarn.faults import Faults
-from forewarn.feed import Feed
-from forewarn.identity import Identity
-from forewarn.journal import Journal
+from forewarn.publishing.feed import Feed
+from forewarn.publishing.identity import Identity
 from forewarn.wire.imds import Dialect
 from tests.support.warp import run_warped
 from tests.support.world import NOW

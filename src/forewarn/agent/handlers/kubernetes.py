@@ -20,7 +20,7 @@ import msgspec
 from forewarn.agent.codec import Span
 from forewarn.agent.handlers.contract import Handler, Occasion, Ran
 from forewarn.errors import HookFailed
-from forewarn.span import format_span
+from forewarn.util.duration import format_span
 from forewarn.wire.document import Event
 
 __all__ = ["Conditions", "Kubernetes"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from forewarn.agent.codec import Span
 from forewarn.agent.handlers.contract import Handler, Occasion
 from forewarn.errors import HookFailed
-from forewarn.span import format_span
+from forewarn.util.duration import format_span
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

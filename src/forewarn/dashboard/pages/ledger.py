@@ -10,8 +10,8 @@ from forewarn.core.model import EntryKind
 from forewarn.core.selection import Selection
 from forewarn.dashboard.page import Look, Page
 from forewarn.errors import InvalidRequest
-from forewarn.span import parse_span
 from forewarn.store.contract import Reader
+from forewarn.util.duration import parse_span
 
 __all__ = ["FIELDS", "ledger", "read_selection"]
 

@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from forewarn.core.causes import CAUSES
 from forewarn.core.model import EventType
 from forewarn.dashboard.page import Look, Page
-from forewarn.engine import Rehearsed
+from forewarn.engine.engine import Rehearsed
 from forewarn.errors import InvalidRequest, LimitExceeded
-from forewarn.secret import new_token
-from forewarn.span import parse_span
 from forewarn.store.contract import Reader
+from forewarn.util.duration import parse_span
+from forewarn.util.secrets import new_token
 from forewarn.wire.control import MaintenanceIn
 
 __all__ = ["read_request", "schedule", "schedule_preview"]

@@ -1,0 +1,304 @@
+"""An OpenID Connect issuer whose tokens the control API takes.
+
+Its keys are fetched when they are first needed, kept, and fetched anew when they are old or a token names one that is
+not among them; never more often than `Oidc.keys_pause`, whatever is sent here. While the issuer is away, the keys that
+are known go on being used for a day.
+
+What is checked of a token stands in `docs/adr/0016-access.md`. The library is imported when there is an issuer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from forewarn.config import Grant, Oidc
+from forewarn.core.access import Principal
+from forewarn.errors import ConfigError, Forbidden, IssuerUnreachable, Unauthorized
+from forewarn.net.listen import is_loopback_name
+
+if TYPE_CHECKING:
+    import httpx
+    from joserfc.jwk import KeySet
+
+__all__ = ["Issuer"]
+
+_DISCOVERY = "/.well-known/openid-configuration"
+_ANSWER_SIZE_BYTES_MAX = 1 << 20
+_KEYS_MAX = 100
+_TOKEN_LENGTH_MAX = 16 << 10
+_NAME_LENGTH_MAX = 128
+_NAMES_MAX = 1000
+_DOTS_OF_A_JWT = 2
+_STALE = timedelta(days=1)
+_NEVER = datetime.min.replace(tzinfo=UTC)
+_OK, _REFUSED, _UNKNOWN = 200, 400, 401
+
+
+class Issuer:
+    """The issuer that the settings name.
+
+    Args:
+        settings: Which one, and what it may say.
+        transport: None for the network.
+
+    Raises:
+        ConfigError: The extra `oidc` is not installed, or the certificate cannot be read.
+    """
+
+    def __init__(self, settings: Oidc, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        try:
+            import joserfc  # noqa: F401, PLC0415 - only where there is an issuer
+            import oauthlib  # noqa: F401, PLC0415 - as above
+        except ModuleNotFoundError as error:
+            msg = f"an issuer needs a library ({error.name} is missing): pip install 'forewarn[oidc]'"
+            raise ConfigError(msg) from error
+        self.settings = settings
+        self._transport = transport
+        self._trust = _trust(settings)
+        self._lock = asyncio.Lock()
+        self._document: dict[str, Any] = {}
+        self._keys: KeySet | None = None
+        self._fetched_at = _NEVER
+        self._tried_at = _NEVER
+        self._failure = ""
+
+    def may_have_signed(self, token: str) -> bool:
+        """Whether it looks like a signed token at all; our own words have no dots."""
+        return token.count(".") == _DOTS_OF_A_JWT
+
+    # What a token says
+
+    async def claims(self, token: str, now: datetime, *, audience: str | None = None) -> dict[str, Any]:
+        """What a token says, once it is known to be true and meant for us.
+
+        Args:
+            token: As it was sent.
+            now: The time.
+            audience: Whom it has to be meant for; None: as the settings say.
+
+        Raises:
+            Unauthorized: It is not taken; the message says why.
+            IssuerUnreachable: There are no keys to check it with.
+        """
+        from joserfc import errors, jwt  # noqa: PLC0415 - only where there is an issuer
+
+        if len(token) > _TOKEN_LENGTH_MAX:
+            msg = f"this token is not taken: it is longer than {_TOKEN_LENGTH_MAX} characters"
+            raise Unauthorized(msg)
+        algorithms = list(self.settings.algorithms)
+        try:
+            try:
+                read = jwt.decode(token, await self._keys_at(now), algorithms=algorithms)
+            except (errors.InvalidKeyIdError, errors.BadSignatureError):  # of one without a key id, the other is told
+                read = jwt.decode(token, await self._keys_at(now, is_one_missing=True), algorithms=algorithms)
+            registry = jwt.JWTClaimsRegistry(
+                now=int(now.timestamp()),
+                leeway=int(self.settings.leeway.total_seconds()),
+                iss={"essential": True, "value": self.settings.issuer},
+                aud={"essential": True, "value": audience or self.settings.audience},
+                exp={"essential": True},
+            )
+            registry.validate(read.claims)
+        except (errors.JoseError, ValueError, TypeError) as error:  # the library raises the last two for odd headers
+            msg = f"this token is not taken: {_words(error)}"
+            raise Unauthorized(msg) from error
+        return dict(read.claims)
+
+    def principal_of_claims(self, claims: Mapping[str, Any]) -> Principal:
+        """Who that is, and what they may do: the first grant that matches says the role.
+
+        Further grants of the same role add their scopes and VMs.
+
+        Args:
+            claims: Of a token that was checked, as `claims` hands them back.
+
+        Raises:
+            Unauthorized: The claim that names them is missing, or no name.
+            Forbidden: No grant matches.
+        """
+        name = _looked_up(claims, self.settings.name_claim)
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _NAME_LENGTH_MAX:
+            msg = f"this token is not taken: its claim {self.settings.name_claim!r} is no name"
+            raise Unauthorized(msg)
+        matching = [grant for grant in self.settings.grants if _matches(grant, claims)]
+        if not matching:
+            msg = f"oidc/{name} is known, but no grant is for them: see the setting oidc"
+            raise Forbidden(msg)
+        role = matching[0].role
+        same = [grant for grant in matching if grant.role is role]
+        return Principal(
+            actor=f"{role}:oidc/{name}",
+            role=role,
+            scopes=frozenset(n for g in same for n in (*g.scopes, *_names(claims, g.scopes_claim))),
+            vms=frozenset(n for g in same for n in (*g.vms, *_names(claims, g.vms_claim))),
+            expires_at=datetime.fromtimestamp(claims["exp"], UTC) if "exp" in claims else None,
+        )
+
+    # What the issuer says of itself
+
+    async def document(self, now: datetime) -> dict[str, Any]:
+        """What the issuer says of itself: where to log in, and where its keys are.
+
+        Raises:
+            IssuerUnreachable: It does not answer, and never did.
+        """
+        await self._keys_at(now)
+        return self._document
+
+    async def place(self, name: str, now: datetime) -> str:
+        """Where the issuer says that something of it is, such as its ``token_endpoint``.
+
+        Raises:
+            IssuerUnreachable: It says no such thing, or nothing at all, or names a place that is not safe.
+        """
+        return _checked(str((await self.document(now)).get(name, "")), name)
+
+    async def send(self, url: str, body: str, auth: tuple[str, str] | None) -> dict[str, Any]:
+        """Send a form to the issuer.
+
+        Args:
+            url: A place of the issuer.
+            body: The form.
+            auth: Who we are, for HTTP's basic scheme; None: the form says it.
+
+        Returns:
+            The JSON object that it answers, also where it refuses.
+
+        Raises:
+            IssuerUnreachable: It does not answer like that.
+        """
+        headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
+        return await self._ask("POST", url, {_OK, _REFUSED, _UNKNOWN}, content=body, headers=headers, auth=auth)
+
+    async def _keys_at(self, now: datetime, *, is_one_missing: bool = False) -> KeySet:
+        """Its keys; fetched, if they are old or one is missing, and the last try was long enough ago."""
+        async with self._lock:
+            is_old = now - self._fetched_at > self.settings.keys_max_age
+            if (is_old or is_one_missing) and now - self._tried_at >= self.settings.keys_pause:
+                self._tried_at = now
+                try:
+                    self._keys = await self._fetch()
+                    self._fetched_at, self._failure = now, ""
+                except IssuerUnreachable as error:
+                    self._failure = error.message
+            if self._keys is None or now - self._fetched_at > self.settings.keys_max_age + _STALE:
+                msg = self._failure or f"the keys of {self.settings.issuer} are not known yet"
+                raise IssuerUnreachable(msg)
+            return self._keys
+
+    async def _fetch(self) -> KeySet:
+        from joserfc.errors import JoseError  # noqa: PLC0415 - only where there is an issuer
+        from joserfc.jwk import KeySet  # noqa: PLC0415 - as above
+
+        issuer = self.settings.issuer
+        document = await self._get(issuer.rstrip("/") + _DISCOVERY)
+        if document.get("issuer") != issuer:
+            named = str(document.get("issuer"))[:200]
+            msg = f"{issuer} says that it is {named!r}: write the setting oidc.issuer as it does"
+            raise IssuerUnreachable(msg)
+        found = (await self._get(_checked(str(document.get("jwks_uri", "")), "keys"))).get("keys")
+        try:
+            keys = [key for key in list(found or [])[:_KEYS_MAX] if _can_verify(key)]
+            made = KeySet.import_key_set({"keys": keys})
+        except (JoseError, ValueError, TypeError, KeyError) as error:
+            msg = f"the keys of {issuer} cannot be read: {_words(error)}"
+            raise IssuerUnreachable(msg) from error
+        self._document = document
+        return made
+
+    async def _get(self, url: str) -> dict[str, Any]:
+        return await self._ask("GET", url, {_OK})
+
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        statuses: Collection[int],
+        **more: Any,  # noqa: ANN401 - those of httpx
+    ) -> dict[str, Any]:
+        """The JSON object that stands in an answer of one of those statuses."""
+        import httpx  # noqa: PLC0415 - only where there is an issuer
+
+        host = urlsplit(url).hostname or ""
+        body = b""
+        try:
+            async with (
+                httpx.AsyncClient(
+                    timeout=self.settings.timeout.total_seconds(),
+                    transport=self._transport,
+                    trust_env=not is_loopback_name(host),  # a proxy of the environment is not meant for this machine
+                    verify=self._trust,
+                ) as client,
+                asyncio.timeout(self.settings.timeout.total_seconds()),
+                client.stream(method, url, **more) as response,
+            ):
+                async for piece in response.aiter_bytes():
+                    body += piece
+                    if len(body) > _ANSWER_SIZE_BYTES_MAX:
+                        msg = f"{url} answers with more than {_ANSWER_SIZE_BYTES_MAX} bytes"
+                        raise IssuerUnreachable(msg)
+                status = response.status_code
+            content = json.loads(body) if status in statuses else None
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError, ValueError) as error:
+            msg = f"the issuer does not answer: {url}: {_words(error)}"
+            raise IssuerUnreachable(msg) from error
+        if not isinstance(content, dict):
+            msg = f"{url} does not answer like an issuer (status {status}): is oidc.issuer right?"
+            raise IssuerUnreachable(msg)
+        return content
+
+
+def _trust(settings: Oidc) -> ssl.SSLContext | bool:
+    if settings.ca_certificate is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=settings.ca_certificate)
+    except OSError as error:  # ssl.SSLError is one
+        msg = f"cannot use the certificate {settings.ca_certificate}: {error.strerror or error}"
+        raise ConfigError(msg) from error
+
+
+def _checked(url: str, name: str) -> str:
+    """Raises IssuerUnreachable unless the URL is one to trust: whoever is in between must not read or change it."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" or (parts.scheme == "http" and is_loopback_name(parts.hostname or "")):
+        return url
+    msg = f"the issuer has its {name} at {url[:200]!r}: https is expected"
+    raise IssuerUnreachable(msg)
+
+
+def _can_verify(key: Any) -> bool:  # noqa: ANN401 - whatever the issuer wrote
+    """Whether it is a public key for signatures. One that is secret would make everybody who reads it the issuer."""
+    return isinstance(key, dict) and key.get("kty") in {"RSA", "EC", "OKP"} and key.get("use", "sig") == "sig"
+
+
+def _looked_up(claims: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - JSON
+    """The claim of that name, or else the one at that path with dots."""
+    if path in claims:
+        return claims[path]
+    found: Any = claims
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _matches(grant: Grant, claims: Mapping[str, Any]) -> bool:
+    found = _looked_up(claims, grant.claim)
+    return grant.value in found if isinstance(found, list) else isinstance(found, str) and grant.value == found
+
+
+def _names(claims: Mapping[str, Any], path: str) -> list[str]:
+    found = _looked_up(claims, path) if path else []
+    listed = [found] if isinstance(found, str) else found if isinstance(found, list) else []
+    return [name for name in listed if isinstance(name, str)][:_NAMES_MAX]
+
+
+def _words(error: Exception) -> str:
+    """In one line, what the library or the network says."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,1 @@
+"""Decide, commit, publish: every command, and what runs them one after the other."""

@@ -1,0 +1,749 @@
+"""All commands of operators, VMs and the scheduler. `forewarn.engine.transaction` says how each of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from math import ceil
+from typing import Any, NoReturn, TypeVar
+
+from forewarn.core import ending, host_failure, moving, planning, service, settlement
+from forewarn.core.access import Owned
+from forewarn.core.announcement import is_warned
+from forewarn.core.approval import Approval, Approver, approve
+from forewarn.core.causes import CAUSES
+from forewarn.core.clock_jump import Jump
+from forewarn.core.decision import Changes, Document, Draft, State
+from forewarn.core.difference import (
+    InventoryDifference,
+    RemovalLimit,
+    check_host_removals,
+    check_removals,
+    compare,
+    show_joined,
+    show_removed,
+)
+from forewarn.core.fault import Place
+from forewarn.core.inventory import (
+    HostDeclaration,
+    Inventory,
+    InventoryChange,
+    apply_inventory,
+    check_held,
+    moving_vms,
+    only_changes,
+    with_host,
+)
+from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
+from forewarn.core.request import Request
+from forewarn.core.warning import unwarned_vms
+from forewarn.engine.deadlines import DeadlineCommands
+from forewarn.engine.faults import FaultCommands
+from forewarn.engine.retention import RetentionCommands
+from forewarn.engine.rollouts import RolloutCommands
+from forewarn.engine.subscriptions import SubscriptionCommands
+from forewarn.engine.tokens import TokenCommands
+from forewarn.engine.transaction import Key, inline, recall, traced
+from forewarn.errors import Conflict, LimitExceeded, NotFound, StoreUnavailable
+from forewarn.observability.tracing import Origin
+from forewarn.publishing.identity import InventoryIndex
+from forewarn.store.contract import Outcome, Reader, Transaction
+from forewarn.util.fair_share import FairBatcher, Room
+
+__all__ = ["SAMPLE_FINGERPRINT", "Engine", "Rehearsed"]
+
+T = TypeVar("T")
+N = TypeVar("N", Scope, VirtualMachine)
+
+SAMPLE_FINGERPRINT = "sample"
+"""Fingerprint of what the service declares for itself when nothing was ever declared."""
+
+_PAGE = 1000
+
+_PLANS_MAX = 3
+"""Comparisons of an inventory outside of a transaction, until it is compared within one."""
+
+_CHANGED_MAX = 2000
+"""VMs that the event loop takes over one by one; more are indexed on the writer's thread and taken over together."""
+
+_MOVED_LATELY = timedelta(minutes=5)
+"""After a maintenance has ended, its VMs may still be declared by the host to which it carried them."""
+
+_MOVED_MAX = 1000
+_APPROVALS_MAX = 500
+"""Approvals in one transaction."""
+
+_IDS_MAX = 1000
+"""Event ids in one transaction, or in one read, unless a single approval has more."""
+_DAY = timedelta(days=1)
+
+Wish = tuple[tuple[str, ...], Approver, Origin | None]
+"""The events that somebody approves, and where that was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """A maintenance that would be made.
+
+    Attributes:
+        maintenance: As it would stand; its id means nothing.
+        events: What its VMs would be shown.
+        unwarned_vms: Those that it would hit without a warning (R70c).
+    """
+
+    maintenance: Maintenance
+    events: tuple[Event, ...]
+    unwarned_vms: tuple[str, ...]
+
+
+def _rehearsed(draft: Draft, maintenance_id: str) -> Rehearsed:
+    m, events = draft.maintenances[maintenance_id], tuple(draft.events_of(maintenance_id))
+    found = unwarned_vms(m, events, lambda name: is_warned(draft, m.cause, draft.vms[name]))
+    return Rehearsed(maintenance=m, events=events, unwarned_vms=found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declaration:
+    """What a declaration changes.
+
+    Attributes:
+        before: What it replaces, without what stays the same.
+        after: What stands there then.
+        scopes: The scopes that these VMs have before and after, by name.
+        change: How many VMs it changes.
+        version: Of the inventory that it was compared with; None: that of the same transaction.
+        is_confirmed: Whether it may remove any number.
+        host: The host that was declared; None: the whole inventory was.
+        whole: The whole inventory afterwards; None where a part was declared.
+    """
+
+    before: Inventory
+    after: Inventory
+    scopes: tuple[Mapping[str, Scope], Mapping[str, Scope]]
+    change: InventoryChange
+    is_confirmed: bool
+    host: str | None = None
+    version: int | None = None
+    whole: Inventory | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing differs."""
+        return self.before == self.after
+
+    @property
+    def reason(self) -> str:
+        """What the ledger says of it."""
+        change = self.change
+        words = [f"{change.added} added, {change.changed} changed, {change.removed} removed"]
+        removed = show_removed(self.before, self.after) if self.is_confirmed else ""
+        if removed:
+            words.append(f"removal confirmed: {removed}")
+        joined = show_joined(self.before, self.after) if self.host is not None else ""
+        if joined:
+            words.append(f"joined scopes: {joined}")
+        return ("" if self.host is None else f"host {self.host}: ") + "; ".join(words)
+
+
+class _OutdatedError(Exception):
+    """No error: the inventory has changed since a declaration was compared with it."""
+
+
+def _checked(planned: _Declaration | None, tx: Transaction) -> _Declaration | None:
+    """Hand a plan over, if it was compared with what is declared now."""
+    if planned is not None and planned.version != tx.inventory_version():
+        raise _OutdatedError
+    return planned
+
+
+def _by_name(named: Iterable[N]) -> dict[str, N]:
+    return {each.name: each for each in named}
+
+
+class _Undone(Exception):
+    """No error: it ends a transaction without a commit, and carries what was found out of it."""
+
+    def __init__(self, found: list[Rehearsed]) -> None:
+        super().__init__()
+        self.found = found
+
+
+class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands, SubscriptionCommands, TokenCommands):
+    """All commands; see `Committer` for the other arguments.
+
+    Args:
+        room: How many approvals may wait for the database, by caller and in all; weighed by their event ids.
+    """
+
+    def __init__(self, *, room: Room | None = None, **parts: Any) -> None:  # noqa: ANN401 - those of `Committer`
+        super().__init__(**parts)
+        room = room or Room(entries_max=self._waiting_max)
+        self._approvals = FairBatcher(
+            self._approve_all,
+            wishes_max=1 if self._write is inline else _APPROVALS_MAX,
+            weight_max=_IDS_MAX,
+            room=room,
+        )
+        self._look_ups = FairBatcher(
+            self._look_up_all,
+            wishes_max=1 if self._read is inline else _APPROVALS_MAX,
+            weight_max=_IDS_MAX,
+            room=room,
+        )
+
+    # Operators
+
+    @traced
+    async def schedule(
+        self, request: Request, *, actor: str, key: Key | None = None, owned: Owned | None = None
+    ) -> list[Maintenance]:
+        """Carry out a request; see `planning.plan` for what it raises.
+
+        Args:
+            request: What is asked for.
+            actor: Who asks.
+            key: Of the request.
+            owned: What belongs to who asks, for whom other VMs do not exist; None: everything.
+        """
+        request = self._bent(request)
+
+        def load(tx: Transaction) -> State:
+            if owned is not None:
+                self._check_quota(tx, owned)
+            return tx.load_request(request.hosts, request.vms)
+
+        def decide(draft: Draft) -> list[str]:
+            if owned is not None:
+                for vm in [draft.vms[name] for name in {*request.vms} & draft.vms.keys()]:
+                    if not owned.has_vm(vm, draft.scopes.get(vm.scope or "")):
+                        del draft.vms[vm.name]  # it does not exist for who asks
+            made = [m.id for m in planning.plan(draft, request)]
+            if owned is not None:
+                for maintenance_id in made:
+                    draft.put(replace(draft.maintenances[maintenance_id], tenant_key=owned.key))
+            return made
+
+        return await self._maintenances(load, decide, actor=actor, key=key)
+
+    def _check_quota(self, tx: Transaction, owned: Owned) -> None:
+        """Refuse what a tenant asks for once it has filled its share of the ledger.
+
+        All tokens for the same scopes and VMs share one quota. What counts is what they did with the operations that
+        were asked for in the last 24 hours.
+
+        Only new user operations are refused. Approving, canceling and deferring are limited by what there is to
+        approve, cancel or defer, and must stay possible.
+
+        Raises:
+            LimitExceeded: It has made too many entries in the last 24 hours.
+        """
+        most = self.rules.tenant_entries_max
+        now = self._now(tx)
+        first = tx.nth_newest_of_tenant(owned.key, now - _DAY, most)
+        wait = timedelta(0) if first is None else first + _DAY - now
+        if wait > timedelta(0):
+            msg = (
+                f"this tenant made {most} ledger entries in 24 hours (ledger_entries_per_tenant_a_day): try again later"
+            )
+            raise LimitExceeded(msg, limit=most, retry_after_s=ceil(wait / timedelta(seconds=1)))
+
+    async def rehearse(self, request: Request, *, actor: str) -> list[Rehearsed]:
+        """What `schedule` would make of a request now, and whom it would tell; nothing is done.
+
+        Raises:
+            ForewarnError: What `schedule` would raise.
+        """
+
+        def decide(tx: Transaction) -> NoReturn:
+            draft = self._draft(tx.load_request(request.hosts, request.vms), tx, actor)
+            made = planning.plan(draft, request)
+            settlement.settle(draft)
+            raise _Undone([_rehearsed(draft, m.id) for m in made])
+
+        def work() -> list[Rehearsed]:
+            try:
+                with self._store.write() as tx:
+                    decide(tx)
+            except _Undone as undone:
+                return undone.found
+
+        async with self._lock:
+            result: list[Rehearsed] = await self._write(work)
+            return result
+
+    def _bent(self, request: Request) -> Request:
+        """The request as a fault has it: with less notice than is promised (A21, R90)."""
+        cause = CAUSES.get(request.cause)
+        if not self.faults.in_force or cause is None or cause.is_immediate:
+            return request
+        names = request.vms or [vm.name for vm in self.identity.vms if vm.host in request.hosts]
+        fault = next((f for name in names if (f := self.faults.strike(name, "", Place.NOTICE)) is not None), None)
+        if fault is None:
+            return request
+        reason = request.force_reason or f"fault {fault.kind.name}"
+        return replace(request, notice=fault.delay, not_before=None, is_now=False, force_reason=reason)
+
+    @traced
+    async def cancel(
+        self, maintenance_id: str, *, actor: str, reason: str | None = None, key: Key | None = None
+    ) -> Maintenance:
+        """Take a queued or scheduled maintenance back (R77)."""
+        return await self._one(maintenance_id, lambda d, m: ending.cancel(d, m, reason=reason), actor=actor, key=key)
+
+    @traced
+    async def complete(self, maintenance_id: str, *, actor: str, key: Key | None = None) -> Maintenance:
+        """Say that a started maintenance is over (R79)."""
+        return await self._one(maintenance_id, ending.complete, actor=actor, key=key)
+
+    @traced
+    async def start(self, maintenance_id: str, *, actor: str, reason: str, key: Key | None = None) -> Maintenance:
+        """Start a scheduled maintenance without waiting any longer; the reason stands in the ledger."""
+
+        def force(draft: Draft, maintenance: Maintenance) -> Maintenance:
+            return settlement.force_start(draft, maintenance, reason=reason)
+
+        return await self._one(maintenance_id, force, actor=actor, key=key)
+
+    @traced
+    async def defer(  # noqa: PLR0913 - what may be said about it
+        self,
+        maintenance_id: str,
+        *,
+        actor: str,
+        not_before: datetime | None = None,
+        by: timedelta | None = None,
+        reason: str | None = None,
+        key: Key | None = None,
+    ) -> Maintenance:
+        """Put a scheduled maintenance to a later moment; see `moving.defer` for what it takes and raises."""
+
+        def change(draft: Draft, maintenance: Maintenance) -> Maintenance:
+            return moving.defer(draft, maintenance, not_before=not_before, by=by, reason=reason)
+
+        return await self._one(maintenance_id, change, actor=actor, key=key)
+
+    @traced
+    async def extend(  # noqa: PLR0913 - as above
+        self,
+        maintenance_id: str,
+        by: timedelta,
+        *,
+        actor: str,
+        tenant: str | None = None,
+        reason: str | None = None,
+        key: Key | None = None,
+    ) -> Maintenance:
+        """Give a tenant more time to prepare; see `moving.extend` for what it takes and raises."""
+
+        def change(draft: Draft, maintenance: Maintenance) -> Maintenance:
+            return moving.extend(draft, maintenance, by=by, tenant=tenant, reason=reason)
+
+        return await self._one(maintenance_id, change, actor=actor, key=key)
+
+    @traced
+    async def impact(self, maintenance_id: str, duration_s: int, *, actor: str, key: Key | None = None) -> Maintenance:
+        """Announce to the ledger a further impact of a started maintenance; no document changes (R80)."""
+
+        def strike(draft: Draft, maintenance: Maintenance) -> Maintenance:
+            return ending.extra_impact(draft, maintenance, duration_s=duration_s)
+
+        return await self._one(maintenance_id, strike, actor=actor, key=key)
+
+    @traced
+    async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+        """Approve events; when this returns, it is on disk (R49 to R57a, invariant 5).
+
+        Those that come while the database is busy share the next transaction: the VMs of a fleet approve at about the
+        same time, and it is the transaction that takes the time. Each VM, or operator, has the same share of it.
+
+        Ids that a VM is not shown now are looked up first. Those that its audience never had are refused without a
+        transaction, so they cost the others nothing.
+
+        Raises:
+            StoreUnavailable: Nothing was approved, as far as is known; or too many approvals wait already.
+            LimitExceeded: Too many approvals of that VM or operator wait already.
+        """
+        ids = tuple(dict.fromkeys(event_ids))
+        owner, weight = approver.vm or approver.actor, max(1, len(ids))
+        if approver.audience is not None:
+            unlisted = self.feed.channel(approver.audience).unlisted(ids)
+            if unlisted:
+                unknown = await self._look_ups.add((unlisted, approver.audience), owner=owner, weight=len(unlisted))
+                if unknown:
+                    return Approval(unknown=unknown)
+        return await self._approvals.add((ids, approver, self.tracing.here()), owner=owner, weight=weight)
+
+    async def drain(self) -> None:
+        """Wait for the commands under way; for the end of the service."""
+        await self._approvals.drain()
+        await super().drain()
+
+    async def _look_up_all(self, wanted: Sequence[tuple[tuple[str, ...], str]]) -> list[tuple[str, ...]]:
+        """Which of the ids the audience beside them never had, in one read."""
+        found = await self.read(lambda reader: reader.event_audiences({i for ids, _ in wanted for i in ids}))
+        return [tuple(i for i in ids if found.get(i) != audience) for ids, audience in wanted]
+
+    async def _approve_all(self, wanted: Sequence[Wish]) -> list[Approval]:
+        def load(tx: Transaction) -> State:
+            return tx.load_events({i for ids, _, _ in wanted for i in ids})
+
+        def decide(draft: Draft) -> list[Approval]:
+            found = []
+            for ids, approver, _ in wanted:
+                draft.actor = approver.actor
+                found.append(approve(draft, ids, approver))
+                settlement.settle(draft)  # what this one completes, starts in its name
+            return found
+
+        with self.tracing.together([origin for _, _, origin in wanted]):
+            return await self._decide(load, decide, actor=wanted[0][1].actor)
+
+    @traced
+    async def apply_inventory(  # noqa: PLR0913 - what may be said about it
+        self,
+        inventory: Inventory,
+        fingerprint: str,
+        *,
+        actor: str,
+        key: Key | None = None,
+        is_first: bool = False,
+        removals: RemovalLimit | None = None,
+    ) -> InventoryChange:
+        """Make the declared state exactly this; under a key, once: a repetition that comes late undoes nothing.
+
+        Args:
+            inventory: What is declared.
+            fingerprint: Of the file that it came in.
+            actor: Who declares it.
+            key: Of the request.
+            is_first: Only if nothing was ever declared; or else nothing happens.
+            removals: How much it may remove; None: any number, and the ledger says that it was confirmed. What the
+                service declared for itself at its first start may always be replaced.
+
+        Returns:
+            How many VMs were added, changed, removed and left as they were.
+
+        Raises:
+            TooManyRemovals: It removes more than `removals` allows.
+            Conflict: A VM of an active maintenance would vanish or change its scope.
+        """
+
+        def plan(reader: Reader) -> _Declaration | None:
+            mark = reader.fingerprint()
+            if recall(reader, key) is not None or (is_first and mark is not None):
+                return None
+            version, before = reader.inventory_version(), reader.inventory()
+            if removals is not None and mark != SAMPLE_FINGERPRINT:
+                check_removals(before, inventory, removals)
+            merged, change = apply_inventory(before, inventory, ())
+            less, more = only_changes(before, merged)
+            scopes = _by_name(before.scopes), _by_name(merged.scopes)
+            return _Declaration(
+                before=less,
+                after=more,
+                scopes=scopes,
+                change=change,
+                is_confirmed=removals is None,
+                version=version,
+                whole=merged,
+            )
+
+        # Worked out before the transaction: approvals wait for that, and not for the comparison of two large files.
+        for _ in range(_PLANS_MAX):
+            planned = await self.read_long(plan)
+            try:
+                return await self._declare(partial(_checked, planned), fingerprint, actor=actor, key=key)
+            except _OutdatedError:
+                continue
+        return await self._declare(plan, fingerprint, actor=actor, key=key)
+
+    @traced
+    async def apply_host(
+        self,
+        declared: HostDeclaration,
+        *,
+        actor: str,
+        key: Key | None = None,
+        removals: RemovalLimit | None = None,
+        is_host: bool = False,
+    ) -> InventoryChange:
+        """Take over what one host runs; the rest of what is declared stays.
+
+        Args:
+            declared: What the host runs.
+            actor: Who declares it.
+            key: Of the request.
+            removals: How many of the host's VMs it may remove; None: any number, and the ledger says that it was
+                confirmed.
+            is_host: Whether the host itself does, and not an operator: of other hosts' VMs it may take over only those
+                that a maintenance carries over, or did up to five minutes ago; and where `hosts_may_join_scopes` is
+                off, it may put VMs only into scopes that are new or that it runs VMs of.
+
+        Returns:
+            As `apply_inventory`, of all VMs.
+
+        Raises:
+            TooManyRemovals: It removes more than `removals` allows.
+            Conflict: As `apply_inventory`; or it contradicts what is declared of other hosts.
+        """
+
+        def plan(tx: Transaction) -> _Declaration:
+            part = tx.inventory_around(
+                host=declared.host,
+                vms=[vm.name for vm in declared.vms],
+                addresses=[address for vm in declared.vms for address in vm.addresses],
+                scopes=[scope.name for scope in declared.scopes],
+            )
+            held = tx.load_request((), [vm.name for vm in part.vms]).maintenances.values()
+            active = [maintenance for maintenance in held if maintenance.is_active]
+            moving = None
+            if is_host:
+                moving = moving_vms([*active, *tx.ended_since(self._now(tx) - _MOVED_LATELY, _MOVED_MAX)])
+            may_join = not is_host or self.rules.hosts_may_join_scopes
+            after = with_host(part, declared, active, moving, may_join=may_join)
+            if removals is not None:
+                check_host_removals(declared.host, part, after, removals)
+            merged, change = apply_inventory(part, after, active)
+            less, more = only_changes(part, merged)
+            elsewhere = max(self.identity.vm_count - len(part.vms), 0)
+            scopes = _by_name(part.scopes), _by_name(merged.scopes)
+            change = replace(change, unchanged=change.unchanged + elsewhere)
+            return _Declaration(
+                before=less,
+                after=more,
+                scopes=scopes,
+                change=change,
+                is_confirmed=removals is None,
+                host=declared.host,
+            )
+
+        return await self._declare(plan, None, actor=actor, key=key)
+
+    async def compare_inventory(
+        self, inventory: Inventory, removals: RemovalLimit | None
+    ) -> tuple[InventoryDifference, Conflict | None]:
+        """What `apply_inventory` would change now, and the error that it would raise; nothing is changed."""
+
+        def read(reader: Reader) -> tuple[InventoryDifference, Conflict | None]:
+            before = reader.inventory()
+            refusal: Conflict | None = None
+            merged, _ = apply_inventory(before, inventory, [])
+            try:
+                if removals is not None and reader.fingerprint() != SAMPLE_FINGERPRINT:
+                    check_removals(before, inventory, removals)
+                apply_inventory(before, inventory, _active(reader))
+            except Conflict as error:
+                refusal = error
+            return compare(before, merged), refusal
+
+        return await self.read_long(read)
+
+    @traced
+    async def recover_host(self, name: str, *, actor: str, reason: str | None = None) -> Host:
+        """Say that a failed host works again; see `host_failure.recover` for what it raises."""
+
+        def load(tx: Transaction) -> State:
+            return State(hosts=tx.hosts([name]))
+
+        return await self._decide(load, lambda draft: host_failure.recover(draft, name, reason), actor=actor)
+
+    async def _declare(
+        self,
+        plan: Callable[[Transaction], _Declaration | None],
+        fingerprint: str | None,
+        *,
+        actor: str,
+        key: Key | None = None,
+    ) -> InventoryChange:
+        """Declare what `plan` says; None: leave what is declared as it is.
+
+        Without a fingerprint the file that was applied last stays the one that a start does not apply again, and what
+        changes nothing is not written.
+        """
+        missed: list[Document] = []
+        index: list[InventoryIndex] = []
+
+        def work(tx: Transaction) -> tuple[InventoryChange, _Declaration | None, Changes]:
+            known = recall(tx, key)
+            if known is not None:
+                return InventoryChange(**known), None, Changes()
+            missed[:] = self._missed(tx)
+            draft = self._draft(State(), tx, actor)
+            declaration = plan(tx)
+            if declaration is None:
+                return InventoryChange(unchanged=self.identity.vm_count), None, Changes()
+            change = declaration.change
+            if fingerprint is None and declaration.is_empty:
+                return change, None, Changes()
+            active = tx.load_maintenances(tx.active_ids()).maintenances.values() if declaration.whole else ()
+            before, after = _by_name(declaration.before.vms), _by_name(declaration.after.vms)
+            check_held(active, (before, declaration.scopes[0]), (after, declaration.scopes[1]))
+            if key is not None:
+                tx.keep_outcome(Outcome(key=key.key, fingerprint=key.fingerprint, content=asdict(change), at=draft.now))
+            tx.replace_inventory(declaration.after, fingerprint or tx.fingerprint() or "", declaration.before)
+            draft.note(EntryKind.INVENTORY_APPLIED, reason=declaration.reason)
+            changes = draft.finish()
+            tx.save(changes)
+            if declaration.whole is not None and len(before) + len(after) > _CHANGED_MAX:
+                index.append(InventoryIndex.of(declaration.whole))
+            return change, declaration, changes
+
+        def publish(result: tuple[InventoryChange, _Declaration | None, Changes]) -> InventoryChange:
+            change, declaration, changes = result
+            if declaration is not None:
+                self.feed.publish(document for document in missed if self.feed.is_new(document))
+                if index:
+                    self.identity.load(index.pop())
+                else:
+                    self.identity.change(declaration.before, declaration.after)
+                self._publish(changes)
+            return change
+
+        return await self._command(work, publish)
+
+    @traced
+    async def update_model(self, vm_name: str, *, actor: str) -> VirtualMachine:
+        """Bring a VM to its scope's latest model: from now on it has the scope's delete notification (R91)."""
+
+        def load(tx: Transaction) -> State:
+            return tx.load_request((), (vm_name,))
+
+        def decide(draft: Draft) -> VirtualMachine:
+            vm = draft.vms.get(vm_name)
+            if vm is None:
+                msg = f"vm {vm_name!r} does not exist: see 'forewarn vm list'"
+                raise NotFound(msg, vm=vm_name)
+            if vm.scope is None:
+                return vm
+            updated = replace(vm, terminate_notification=draft.scopes[vm.scope].terminate_notification)
+            draft.put(updated)
+            draft.note(EntryKind.VM_CHANGED, vm=vm.name, reason="brought to the latest model")
+            return updated
+
+        return await self._decide(load, decide, actor=actor)
+
+    async def is_done(self, key: Key | None) -> bool:
+        """Whether the request under that ``Idempotency-Key`` was carried out before.
+
+        Raises:
+            IdempotencyMismatch: The key came with another request.
+        """
+        return key is not None and await self.read(lambda reader: recall(reader, key)) is not None
+
+    @traced
+    async def note_clock(self, by: timedelta, *, actor: str, key: Key | None = None) -> None:
+        """Write into the ledger that an operator advanced the virtual clock."""
+
+        def load(_tx: Transaction) -> State:
+            return State()
+
+        def decide(draft: Draft) -> list[str]:
+            draft.note(EntryKind.CLOCK_ADVANCED, reason=f"by {by}")
+            return []
+
+        await self._maintenances(load, decide, actor=actor, key=key)
+
+    # VMs
+
+    async def enable(self, key: str, scope: str | None) -> None:
+        """The first valid GET of an audience enables the service for it (R67); repeating it changes nothing."""
+
+        def load(tx: Transaction) -> State:
+            return tx.load_audiences([key], with_waiting=True)
+
+        def decide(draft: Draft) -> None:
+            service.enable(draft, draft.audiences.get(key) or Audience(key=key, scope=scope))
+
+        await self._decide(load, decide, actor="forewarn")
+        if not self.feed.channel(key).is_enabled:
+            await self.catch_up()  # another replica has enabled it, and word of that is still on its way
+
+    async def remember_requests(self) -> None:
+        """Write down who asked lately, so that a restart does not take them for silent (R69)."""
+        asked = self.feed.asked()
+        if asked:
+            await self._command(lambda tx: tx.touch(asked), lambda _: None)
+
+    # The service
+
+    async def recover(self) -> None:
+        """Fill the feed and the identity from the store; silence while the service was down does not count."""
+        threshold = self.clock.now() - self.rules.disable_after + self.rules.restart_grace
+
+        def hear(tx: Transaction) -> None:
+            tx.touch({audience.key: threshold for audience in tx.silent(threshold, 1_000_000)})
+
+        def look(reader: Reader) -> tuple[int, InventoryIndex, list[Document]]:
+            return reader.position(), InventoryIndex.of(reader.inventory()), list(reader.documents())
+
+        def mind(reader: Reader) -> tuple[Jump | None, datetime | None]:
+            newest = reader.entries(limit=1, newest=True).items
+            return reader.clock_jump(), newest[-1].at if newest else None
+
+        await self._command(hear, lambda _: None)
+        jump, written_at = await self.read(mind)
+        if jump is not None:
+            self.clock_guard.hold(jump)
+        elif written_at is not None and self._store.shared is None:
+            self.clock_guard.follows(written_at, self.clock.now())
+        async with self._lock:
+            # Not while others wait to write: reading a million VMs takes half a minute.
+            position, index, documents = await self.read(look)
+            self.identity.load(index)
+            self.feed.reload(documents)
+            self._position = position
+
+    async def probe(self) -> None:
+        """Check that the store takes changes: by one, so that a full disk shows.
+
+        Raises:
+            StoreUnavailable: It does not, or its pages are damaged.
+        """
+
+        def work(tx: Transaction) -> None:
+            self._now(tx)
+            tx.probe()
+
+        if self._store.damage is None:
+            await self._command(work, lambda _: None)
+        if self._store.damage is not None:
+            msg = f"{self._store.damage}: stop the service, and restore the database from a backup"
+            raise StoreUnavailable(msg)
+
+    async def _one(
+        self,
+        maintenance_id: str,
+        change: Callable[[Draft, Maintenance], Maintenance],
+        *,
+        actor: str,
+        key: Key | None,
+    ) -> Maintenance:
+        def load(tx: Transaction) -> State:
+            return tx.load_maintenances([maintenance_id], with_neighbours=True)
+
+        def decide(draft: Draft) -> list[str]:
+            maintenance = draft.maintenances.get(maintenance_id)
+            if maintenance is None:
+                msg = f"maintenance {maintenance_id!r} does not exist: see 'forewarn maintenance list'"
+                raise NotFound(msg, id=maintenance_id)
+            change(draft, maintenance)
+            return [maintenance_id]
+
+        found = await self._maintenances(load, decide, actor=actor, key=key)
+        if not found:  # done before under this key, and forgotten since
+            msg = f"maintenance {maintenance_id!r} does not exist any more"
+            raise NotFound(msg, id=maintenance_id)
+        return found[0]
+
+
+def _active(reader: Reader) -> list[Maintenance]:
+    found: list[Maintenance] = []
+    before: int | None = None
+    while True:
+        page = reader.maintenances(states=tuple(ACTIVE_STATES), before=before, limit=_PAGE)
+        found += page.items
+        if page.next is None:
+            return found
+        before = page.next

@@ -1,0 +1,80 @@
+"""History is kept for a while, and then forgotten; and mended where an older replica has left something out."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TypeVar
+
+from forewarn.core.decision import Changes, State
+from forewarn.core.model import EntryKind
+from forewarn.engine.transaction import Committer
+from forewarn.store.contract import Forgotten, Transaction
+from forewarn.util.duration import format_span
+
+__all__ = ["RetentionCommands"]
+
+T = TypeVar("T")
+
+_FORGOTTEN_MAX = 200
+"""Maintenances that are forgotten, or mended, in one transaction: others wait for it."""
+
+_MENDED_AGAIN = timedelta(hours=1)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class RetentionCommands(Committer):
+    """What housekeeping has done."""
+
+    async def prune(
+        self, history: timedelta, outcomes: timedelta, entries_max: int, audit: timedelta | None = None
+    ) -> Forgotten:
+        """Forget what is older than it is kept for, and the oldest where the ledger is too long.
+
+        Audit entries are forgotten by age alone: after `audit`, or after `history` if that is None.
+
+        Goes in small steps, between which other commands have their turn. At last one entry of the ledger tells how
+        much was forgotten, if it was any.
+        """
+        if self.clock_guard.jump is not None:
+            return Forgotten()  # by a clock that has jumped, everything may be old
+        now = self.clock.now()
+        before, why = now - history, f"older than {format_span(history)} (history_retention)"
+        excess = await self.read(lambda reader: reader.excess_until(entries_max))
+        if excess is not None and excess >= before:
+            before, why = excess + _MICROSECOND, f"beyond {entries_max} entries (history_entries_max)"
+        audit_before = now - (history if audit is None else audit)
+        forgotten = Forgotten()
+        while some := await self._command(
+            lambda tx: tx.prune(before, now - outcomes, _FORGOTTEN_MAX, audit_before), _same
+        ):
+            forgotten += some
+        if forgotten:
+            await self._tell_pruned(forgotten, f"from before {before:%Y-%m-%d %H:%M:%SZ}, {why}")
+        return forgotten
+
+    async def _tell_pruned(self, forgotten: Forgotten, words: str) -> None:
+        def work(tx: Transaction) -> Changes:
+            draft = self._draft(State(), tx, "forewarn")
+            count = f"{forgotten.maintenances} maintenances and {forgotten.entries} ledger entries"
+            draft.note(EntryKind.PRUNED, reason=f"{count} {words}")
+            changes = draft.finish()
+            changes.forgotten_maintenances = forgotten.maintenances
+            changes.forgotten_entries = forgotten.entries
+            tx.save(changes)
+            return changes
+
+        await self._command(work, self._publish)
+
+    async def mend_history(self) -> int:
+        """Fill in what replicas of an earlier version leave out during an upgrade; hands back how much that was."""
+        if self._store.shared is None:
+            return 0
+        until = self.clock.now() - _MENDED_AGAIN
+        count = 0
+        while some := await self._command(lambda tx: tx.mend_claims(until, _FORGOTTEN_MAX), _same):
+            count += some
+        return count
+
+
+def _same(value: T) -> T:
+    return value

@@ -1,0 +1,329 @@
+"""Decide, commit, publish: how every command runs.
+
+In one transaction, on the writer's thread, a command loads a working set, lets the pure core decide, settles what
+follows, and commits. Only then are the new documents published and anybody told, in the order of the commits.
+
+A command is shielded: who asked for it may go away, but once begun it is carried out and published. A commit that
+failed may have succeeded all the same, when only the answer was lost; so the next command that gets through publishes
+the whole truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from forewarn.clock import Clock, uptime_s
+from forewarn.core import settlement
+from forewarn.core.announcement import is_announcing, makes_event
+from forewarn.core.decision import Changes, Document, Draft, Rules, State
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Maintenance, audience_key
+from forewarn.endpoint.fault_registry import Faults
+from forewarn.engine.clock_guard import ClockGuard
+from forewarn.engine.leader_election import Alone, Leadership
+from forewarn.errors import IdempotencyMismatch, StoreUnavailable
+from forewarn.observability.tracing import Tracing
+from forewarn.publishing.feed import Feed
+from forewarn.publishing.identity import Identity, InventoryIndex
+from forewarn.store.contract import News, Outcome, Reader, Store, Transaction
+
+__all__ = ["Committer", "IdSource", "Key", "Runner", "Truth", "inline", "recall", "threaded", "traced"]
+
+T = TypeVar("T")
+C = TypeVar("C", bound="Committer")
+P = ParamSpec("P")
+
+Truth = tuple[Inventory, list[Document]]
+"""All that the endpoint shows: the inventory and the documents."""
+
+Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a blocking function somewhere and hands back its result."""
+
+
+class IdSource(Protocol):
+    """Makes ids: ``"event"`` gives an upper-case GUID, ``"maintenance"`` a short lower-case id."""
+
+    def __call__(self, kind: str) -> str:
+        """A new id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """An ``Idempotency-Key`` and the fingerprint of the request it came with."""
+
+    key: str
+    fingerprint: str
+
+
+async def inline(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
+    """Run it right here: for tests and virtual time, where order must never vary."""
+    return function()
+
+
+def threaded(executor: ThreadPoolExecutor) -> Runner:
+    """Run it on a thread of `executor`, so that the event loop never waits for a disk."""
+
+    async def run(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
+        return await asyncio.get_running_loop().run_in_executor(executor, function)
+
+    return run
+
+
+def traced(
+    method: Callable[Concatenate[C, P], Awaitable[T]],
+) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
+    """Have a command told under its name, where anything is."""
+    name = method.__name__.replace("_", " ")
+
+    @wraps(method)
+    async def command(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if not self.tracing.is_on:
+            return await method(self, *args, **kwargs)
+        with self.tracing.command(name):
+            return await method(self, *args, **kwargs)
+
+    return command
+
+
+class Committer:
+    """Carries out transactions and publishes what they changed.
+
+    Args:
+        store: The truth.
+        clock: The time.
+        feed: Where documents are published.
+        identity: Told about a new inventory.
+        rules: Settings of the core.
+        new_id: Source of ids.
+        write: Runs write transactions, one after the other.
+        read: Runs reads.
+        read_long: Runs reads of a whole inventory, which take seconds; None: as `read`.
+        waiting_max: Most changes that may wait for the database; one more is refused.
+        faults: What goes wrong on purpose; None for a set of its own.
+        clock_guard: Watches the clock; None for one with the default limit.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts it is put together from
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        feed: Feed,
+        identity: Identity,
+        rules: Rules,
+        new_id: IdSource,
+        write: Runner = inline,
+        read: Runner = inline,
+        read_long: Runner | None = None,
+        waiting_max: int = 10_000,
+        faults: Faults | None = None,
+        clock_guard: ClockGuard | None = None,
+    ) -> None:
+        self.clock = clock
+        self.clock_guard = clock_guard or ClockGuard()
+        self.rules = rules
+        self.faults = faults or Faults(clock)
+        self.feed = feed
+        self.identity = identity
+        self._store = store
+        self._new_id = new_id
+        self._write = write
+        self._read = read
+        self._read_long = read_long or read
+        self._waiting_max = waiting_max
+        self._lock = asyncio.Lock()
+        self._commands: set[asyncio.Task[Any]] = set()
+        self._is_in_doubt = False
+        self._position = 0
+        self.leadership: Leadership = Alone()
+        self.tracing = Tracing()
+        self.listeners: list[Callable[[Changes], None]] = []
+
+    async def read(self, function: Callable[[Reader], T]) -> T:
+        """Run a read on a reader's thread."""
+        result: T = await self._read(partial(self._call, function))
+        return result
+
+    async def read_long(self, function: Callable[[Reader], T]) -> T:
+        """Run a read that takes seconds where much is declared; one at a time, and short ones do not wait for it."""
+        result: T = await self._read_long(partial(self._call, function))
+        return result
+
+    def _call(self, function: Callable[[Reader], T]) -> T:
+        with self._store.read() as reader:
+            return function(reader)
+
+    async def _maintenances(
+        self, load: Callable[[Transaction], State], decide: Callable[[Draft], list[str]], *, actor: str, key: Key | None
+    ) -> list[Maintenance]:
+        """A command that answers with maintenances, and can be repeated under an ``Idempotency-Key``."""
+
+        def work(tx: Transaction) -> tuple[list[Maintenance], Changes]:
+            known = recall(tx, key)
+            if known is not None:
+                found = [tx.maintenance(i) for i in known["maintenances"]]
+                return [m for m in found if m is not None], Changes()
+            draft = self._draft(load(tx), tx, actor)
+            ids = decide(draft)
+            settlement.settle(draft)
+            changes = draft.finish()
+            tx.save(changes)
+            if key is not None:
+                content = {"maintenances": ids}
+                tx.keep_outcome(Outcome(key=key.key, fingerprint=key.fingerprint, content=content, at=draft.now))
+            return [draft.maintenances[i] for i in ids], changes
+
+        def publish(result: tuple[list[Maintenance], Changes]) -> list[Maintenance]:
+            self._publish(result[1])
+            return result[0]
+
+        return await self._command(work, publish)
+
+    async def _decide(self, load: Callable[[Transaction], State], decide: Callable[[Draft], T], *, actor: str) -> T:
+        def work(tx: Transaction) -> tuple[T, Changes]:
+            draft = self._draft(load(tx), tx, actor)
+            result = decide(draft)
+            settlement.settle(draft)
+            changes = draft.finish()
+            if not changes.is_empty:
+                tx.save(changes)
+            return result, changes
+
+        def publish(result: tuple[T, Changes]) -> T:
+            self._publish(result[1])
+            return result[0]
+
+        return await self._command(work, publish)
+
+    async def _command(self, work: Callable[[Transaction], Any], publish: Callable[[Any], T]) -> T:
+        """One transaction and its publication, in the order of commits, whoever stops waiting for it."""
+        origin = self.tracing.here()
+
+        def transact() -> tuple[int, Truth | None, Any]:
+            with self.tracing.part("transaction", origin), self._store.write() as tx:
+                position = tx.position() if self._is_in_doubt else 0
+                truth = (tx.inventory(), list(tx.documents())) if self._is_in_doubt else None
+                result = work(tx)
+                self._is_in_doubt = True
+            self._is_in_doubt = False
+            return position, truth, result
+
+        def show(position: int, truth: Truth | None, result: Any) -> T:  # noqa: ANN401 - whatever the work handed back
+            if truth is not None:
+                self.identity.load(truth[0])
+                self.feed.reload(truth[1])
+                self._position = position  # only now: a refused command publishes nothing
+            return publish(result)
+
+        async def run() -> T:
+            async with self._lock:
+                return show(*await self._write(transact))
+
+        if self._write is inline:
+            return show(*transact())  # nothing comes in between, and nobody can stop waiting
+        if len(self._commands) >= self._waiting_max:
+            msg = f"{len(self._commands)} changes are waiting for the database already (commands_max)"
+            raise StoreUnavailable(msg, limit="commands_max")
+        task = asyncio.get_running_loop().create_task(run())
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
+        return await asyncio.shield(task)
+
+    async def catch_up(self) -> bool:
+        """Publish what others have committed; hands back whether there was anything."""
+        async with self._lock:  # a view that is older than a commit of ours must not be published after it
+
+            def work() -> tuple[News, InventoryIndex | None]:
+                with self._store.read() as reader:
+                    news = reader.news(self._position)
+                return news, None if news.inventory is None else InventoryIndex.of(news.inventory)
+
+            found: tuple[News, InventoryIndex | None] = await self._read(work)
+            news, index = found
+            has_changed = news.position != self._position
+            self._position = news.position
+            if index is not None:
+                self.identity.load(index)
+            elif news.hosts:
+                self.identity.replace_hosts(news.hosts)
+            self.feed.publish(document for document in news.documents if self.feed.is_new(document))
+            return has_changed
+
+    def would_warn(self, cause: str, vm: str) -> bool:
+        """Whether an operation of that cause on that VM would show an event now, as far as is known here (R70c)."""
+        found = self.identity.declared(vm)
+        if found is None:
+            return False
+        audience = self.feed.audience(audience_key(*found))
+        return is_announcing(audience, self.clock.now(), self.rules.announce_delay) and makes_event(cause, *found)
+
+    def _missed(self, tx: Transaction) -> list[Document]:
+        """What others have committed and is not published here yet; none where there are no others.
+
+        A VM that moves must be shown nothing on its new host that is older than what it saw on the old one. So this is
+        published before the inventory that moves it.
+        """
+        return [] if isinstance(self.leadership, Alone) else list(tx.news(self._position).documents)
+
+    @property
+    def position(self) -> int:
+        """Up to which change everything that others have committed was published; 0 where there are no others."""
+        return 0 if isinstance(self.leadership, Alone) else self._position
+
+    def _now(self, tx: Transaction) -> datetime:
+        """The moment of a decision: by the database's clock where replicas share it, for then it is one for all.
+
+        Each reading is held against the seconds that pass however a clock is set, before anything is decided by it.
+        """
+        shared = None if self.clock.is_virtual else tx.now()
+        if shared is not None:
+            self.clock_guard.observe(shared, uptime_s())
+            return shared
+        elapsed_s, now = self.clock.uptime_s(), self.clock.now()
+        self.clock_guard.observe(now, elapsed_s)
+        return now
+
+    async def drain(self) -> None:
+        """Wait for the commands under way; for the end of the service."""
+        await asyncio.gather(*self._commands, return_exceptions=True)
+
+    def _draft(self, state: State, tx: Transaction, actor: str) -> Draft:
+        now = self._now(tx)
+        return Draft(
+            state,
+            now=now,
+            may_start=self.clock_guard.jump is None,
+            rules=self.rules,
+            new_id=self._new_id,
+            new_sequence=tx.next_sequence,
+            actor=actor,
+        )
+
+    def _publish(self, changes: Changes) -> None:
+        with self.tracing.publishing(changes):
+            self.feed.publish(changes.documents)
+        if not changes.is_empty:
+            for listener in self.listeners:
+                listener(changes)
+
+
+def recall(reader: Reader, key: Key | None) -> dict[str, Any] | None:
+    """What the request under that key led to; None when it was not carried out yet.
+
+    Raises:
+        IdempotencyMismatch: The key came with another request.
+    """
+    known = None if key is None else reader.outcome(key.key)
+    if known is None or key is None:
+        return None
+    if known.fingerprint != key.fingerprint:
+        msg = "this Idempotency-Key came with another request before: use a new key"
+        raise IdempotencyMismatch(msg)
+    return known.content

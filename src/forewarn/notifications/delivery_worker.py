@@ -1,0 +1,360 @@
+"""Delivers for one subscription.
+
+A courier reads the ledger from its subscription's cursor on and posts what concerns it, some at a time, but of one
+event one after the other. What fails a few times in a row is kept and tried again later, behind it what is of the same
+event; the rest goes on. When several in a row fail, the receiver is taken to be down: it rests, and then a little is
+tried, until something gets through. The cursor moves after the answers. So nothing is lost, and what is under way when
+a process dies is told once more, under the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from forewarn.clock import RealClock
+from forewarn.core.patience import Patience
+from forewarn.core.subscription import Backoff, Delivery, DeliveryState, Subscription, SubscriptionState, failed
+from forewarn.engine.engine import Engine
+from forewarn.engine.subscriptions import HandedOver
+from forewarn.errors import ForewarnError
+from forewarn.notifications.outbox import Measure, Outbox, first_of_each, read_outbox
+
+if TYPE_CHECKING:
+    from forewarn.net.outbound import Answer
+    from forewarn.wire.notification import Notification
+
+__all__ = ["Courier", "Habits", "Posts", "headers_of"]
+
+_log = structlog.get_logger("forewarn.notifications.notifier")
+
+_QUICK_PAUSES_S = (0.2, 1.0)
+"""Between the first tries, which follow each other at once."""
+
+_PROBES = 2
+"""Failures after which a receiver that is down is left alone again: something new, and something old."""
+
+_STORE_RETRY = timedelta(seconds=1)
+
+_UNKEPT_MAX = 1000
+"""Ledger entries that concern nobody before the cursor is moved past them all the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How deliveries are made.
+
+    Attributes:
+        source: The ``source`` of every notification.
+        backoff: When what failed is tried again.
+        requests_max: Requests to one receiver at the same time.
+        waiting_max: Deliveries of one subscription that may wait for another try.
+    """
+
+    source: str = "/forewarn"
+    backoff: Backoff = field(default_factory=Backoff)
+    requests_max: int = 4
+    waiting_max: int = 100
+
+
+class Posts(Protocol):
+    """Posts to one receiver."""
+
+    def post(self, url: str, body: bytes, headers: dict[str, str], now: datetime) -> Awaitable[Answer]:
+        """Post once; what the other side does is in the answer."""
+        ...
+
+    def close(self) -> Awaitable[None]:
+        """Close the connections."""
+        ...
+
+
+def headers_of(subscription: Subscription, message_id: str, body: bytes, now: datetime) -> dict[str, str]:
+    """The headers of a notification."""
+    from forewarn.notifications.signing import signed_headers  # noqa: PLC0415 - most services notify nobody
+    from forewarn.wire.notification import CONTENT_TYPE  # noqa: PLC0415 - as above
+
+    # Whoever checks the signature looks at a clock that is real, whatever ours is.
+    signed = signed_headers(subscription.secrets(now), message_id, RealClock().now(), body)
+    return {"Content-Type": f"{CONTENT_TYPE}; charset=utf-8"} | signed
+
+
+class _Round:
+    """What comes of the deliveries of one round."""
+
+    def __init__(self, outbox: Outbox, *, was_down: bool) -> None:
+        self.outbox = outbox
+        self.was_down = was_down
+        self.failures = 0
+        self.delivered: set[tuple[int, str]] = set()
+        self.kept: dict[tuple[int, str], Delivery] = {}
+        self.stop: str | None = None
+        self.known = {delivery.key: delivery for delivery in outbox.waiting}
+
+    def is_settled(self, key: tuple[int, str]) -> bool:
+        """Whether that needs no more in this round."""
+        return key in self.delivered or key in self.kept
+
+    @property
+    def waiting(self) -> list[Delivery]:
+        """What waits for another try after this round."""
+        kept = {key: d for key, d in self.known.items() if key not in self.delivered} | self.kept
+        return [d for d in kept.values() if d.state is DeliveryState.WAITING]
+
+
+class Courier:
+    """Delivers for one subscription, as long as this replica is the one that acts.
+
+    Args:
+        engine: Reads the ledger, and writes down what came of deliveries.
+        habits: How deliveries are made.
+        subscription: Whose.
+        posts: To its receiver.
+        count: Told the outcome of each try: ``delivered``, ``failed`` or ``dead``.
+
+    Attributes:
+        oldest_at: When the oldest thing happened that its receiver does not have yet; None: it has all.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        habits: Habits,
+        subscription: Subscription,
+        posts: Posts,
+        count: Callable[[str, str], None],
+    ) -> None:
+        self.id, self.name = subscription.id, subscription.name
+        self.oldest_at: datetime | None = None
+        self._engine, self._clock, self._habits = engine, engine.clock, habits
+        self._posts = posts
+        self._count = count
+        self._woken = asyncio.Event()
+        self._position = subscription.cursor
+        self._sent: set[tuple[int, str]] = set()
+        self._patience = Patience(backoff=habits.backoff)
+        self._luck = random.Random()  # noqa: S311 - spreads tries, no secret
+
+    def wake(self) -> None:
+        """Look at the ledger: something was written."""
+        self._woken.set()
+
+    def urge(self) -> None:
+        """Try now, also where the receiver was to rest: an operator has said something of subscriptions."""
+        self._patience.rests_until = None
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Deliver until the subscription is gone or paused, until another replica acts, or until cancelled."""
+        try:
+            while True:
+                self._woken.clear()
+                try:
+                    outbox = await self._read()
+                    if outbox is None or outbox.subscription.state is not SubscriptionState.ACTIVE:
+                        return
+                    until, is_active = await self._deliver(outbox)
+                    if not is_active:
+                        return
+                except ForewarnError as error:
+                    # What was sent is remembered, so it is not sent again as soon as the store is there again.
+                    _log.warning("deliveries cannot be written down, trying again", error=error.message)
+                    until = self._clock.now() + _STORE_RETRY
+                except Exception:  # noqa: BLE001 - a courier must survive a bug; the log has the trace
+                    _log.exception("a round of deliveries failed, trying again", subscription=self.name)
+                    until = self._clock.now() + _STORE_RETRY
+                await self._wait(until)
+        finally:
+            await self._posts.close()
+
+    async def _wait(self, until: datetime | None) -> None:
+        if until is not None and until <= self._clock.now():
+            await asyncio.sleep(0)
+            return
+        if until is None:
+            await self._woken.wait()
+            return
+        waiting = {
+            asyncio.ensure_future(self._clock.wait_until(until)),
+            asyncio.ensure_future(self._woken.wait()),
+        }
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    # One round
+
+    async def _read(self) -> Outbox | None:
+        now = self._clock.now()
+        measure = Measure(
+            after=self._position,
+            waiting_max=self._habits.waiting_max,
+            is_down=self._patience.is_down,
+            may_ask=self._patience.may_ask(now),
+        )
+        return await self._engine.read(lambda reader: read_outbox(reader, self.id, measure, now))
+
+    async def _deliver(self, outbox: Outbox) -> tuple[datetime | None, bool]:
+        """Hand over what can be; hands back when to come again, and whether the subscription is still to be served."""
+        if not self._engine.leadership.is_held:
+            return None, False
+        done = _Round(outbox, was_down=self._patience.is_down)
+        done.delivered.update(outbox.unknown)
+        queues = self._queues(outbox)
+        unsent = [n.entry.at for queue in queues for n in queue[:1] if n.key not in self._sent]
+        self.oldest_at = min([d.at for d in outbox.waiting] + unsent, default=None)
+        workers = 1 if self._patience.is_down else min(self._habits.requests_max, len(queues))
+        await asyncio.gather(*(self._work(queues, done) for _ in range(workers)))
+        return await self._write_down(done)
+
+    def _queues(self, outbox: Outbox) -> deque[list[Notification]]:
+        """What to post now: of each subject one after the other; not before an earlier one of it may be tried again."""
+        blocked = {delivery.subject for delivery in outbox.waiting} - outbox.due
+        queues: dict[str, list[Notification]] = {}
+        for notification in outbox.notifications:
+            if notification.subject not in blocked:
+                queues.setdefault(notification.subject, []).append(notification)
+        if self._patience.is_down:
+            # What is new first: what waits may be what it never takes.
+            return deque(sorted(queues.values(), key=lambda queue: queue[0].subject in outbox.due))
+        return deque(queues.values())
+
+    async def _work(self, queues: deque[list[Notification]], done: _Round) -> None:
+        while queues and self._may_go_on(done):
+            for notification in queues.popleft():
+                if notification.key in self._sent:
+                    done.delivered.add(notification.key)
+                elif not self._may_go_on(done) or not await self._hand_over(notification, done):
+                    break
+
+    def _may_go_on(self, done: _Round) -> bool:
+        if done.stop is not None or not self._engine.leadership.is_held:
+            return False
+        return not self._patience.is_down or done.failures < _PROBES
+
+    async def _hand_over(self, notification: Notification, done: _Round) -> bool:
+        """Post one; hands back whether the next one of its subject may follow."""
+        subscription = done.outbox.subscription
+        known = done.known.get(notification.key)
+        answer = await self._try(notification, subscription, is_first=known is None and not self._patience.failures)
+        if answer.is_gone:
+            done.stop = "the receiver answered 410 Gone"
+            return False
+        if answer.is_taken:
+            self._patience.note_taken()
+            self._sent.add(notification.key)
+            done.delivered.add(notification.key)
+            self._count(self.name, "delivered")
+            return True
+        done.failures += 1
+        now = self._clock.now()
+        self._patience.note_failed(now, self._luck.random(), answer.retry_after)
+        delivery = known or _delivery(subscription, notification)
+        kept = failed(delivery, now, answer.words, self._habits.backoff, self._luck.random(), answer.retry_after)
+        done.kept[kept.key] = kept
+        if kept.state is DeliveryState.DEAD:
+            self._count(self.name, "dead")
+            _log.warning("a notification is given up", subscription=self.name, id=kept.id, error=kept.last_error)
+        return kept.state is DeliveryState.DEAD
+
+    async def _try(self, notification: Notification, subscription: Subscription, *, is_first: bool) -> Answer:
+        """Post it, the first time some times in quick succession."""
+        from forewarn.wire.notification import encode_notification  # noqa: PLC0415 - most services notify nobody
+
+        body = encode_notification(notification, self._habits.source)
+        pauses = [*(_QUICK_PAUSES_S if is_first and not self._clock.is_virtual else ()), None]
+        for pause_s in pauses:
+            now = self._clock.now()
+            headers = headers_of(subscription, notification.id, body, now)
+            answer = await self._posts.post(subscription.url, body, headers, now)
+            if answer.is_taken or answer.is_gone:
+                return answer
+            self._count(self.name, "failed")
+            if pause_s is None or answer.retry_after is not None:
+                return answer
+            await asyncio.sleep(pause_s * (0.5 + self._luck.random()))
+        raise AssertionError  # the last try returns
+
+    # What came of it
+
+    async def _write_down(self, done: _Round) -> tuple[datetime | None, bool]:
+        self._keep_behind(done)
+        subscription, waiting, position = done.outbox.subscription, done.waiting, self._reached(done)
+        since = subscription.failing_since
+        failing_since = (since or self._clock.now()) if waiting or self._patience.failures else None
+        needs = bool(done.delivered or done.kept or done.stop)
+        needs |= failing_since != since or position - subscription.cursor > _UNKEPT_MAX
+        is_active = True
+        if needs:
+            outcome = HandedOver(
+                cursor=position,
+                delivered=tuple(sorted(done.delivered & done.known.keys())),
+                kept=tuple(done.kept.values()),
+                failing_since=failing_since,
+                stop=done.stop,
+            )
+            is_active = await self._engine.hand_over(self.id, outcome)
+        self._position = position
+        self._sent = {key for key in self._sent if key[0] > position}
+        has_all = not done.outbox.entries or position == done.outbox.entries[-1].sequence
+        if not waiting and has_all:
+            self.oldest_at = None
+        return self._next_round(waiting, has_more=done.outbox.has_more or not has_all), is_active
+
+    def _next_round(self, waiting: list[Delivery], *, has_more: bool) -> datetime | None:
+        now, rests_until = self._clock.now(), self._patience.rests_until
+        if rests_until is not None and rests_until > now:
+            return rests_until
+        if has_more:
+            return now
+        return min((d.next_at or now for d in first_of_each(waiting).values()), default=None)
+
+    def _keep_behind(self, done: _Round) -> None:
+        """What is of the same subject as something that waits waits behind it; and has its try as soon as that has."""
+        firsts = first_of_each(done.waiting)
+        for notification in done.outbox.notifications:
+            first = firsts.get(notification.subject)
+            is_open = not done.is_settled(notification.key) and notification.key not in done.known
+            if first is not None and is_open:
+                behind = replace(
+                    _delivery(done.outbox.subscription, notification),
+                    next_at=first.next_at,
+                    last_error="waits for an earlier one",
+                )
+                done.kept[behind.key] = behind
+        if done.was_down and not self._patience.is_down:
+            # It takes notifications again: what waited for that need not wait any longer.
+            now = self._clock.now()
+            for delivery in done.outbox.waiting:
+                if not done.is_settled(delivery.key):
+                    done.kept[delivery.key] = replace(delivery, next_at=now)
+
+    def _reached(self, done: _Round) -> int:
+        """The last ledger entry before which nothing is left to be handed over."""
+        position = max(self._position, done.outbox.subscription.cursor)
+        keys = (n.key for n in done.outbox.notifications)
+        left = {key[0] for key in keys if not done.is_settled(key) and key not in done.known}
+        for entry in done.outbox.entries:
+            if entry.sequence in left:
+                break
+            position = entry.sequence
+        return position
+
+
+def _delivery(subscription: Subscription, notification: Notification) -> Delivery:
+    return Delivery(
+        subscription_id=subscription.id,
+        sequence=notification.entry.sequence,
+        subject=notification.subject,
+        kind=notification.kind,
+        at=notification.entry.at,
+    )

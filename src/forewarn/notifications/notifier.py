@@ -1,0 +1,162 @@
+"""Telling subscribers what happened: each has a courier of its own, so that a slow one holds up nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.core.decision import Changes
+from forewarn.core.model import EntryKind
+from forewarn.core.subscription import Subscription, SubscriptionState
+from forewarn.engine.engine import Engine
+from forewarn.engine.subscriptions import find_subscription
+from forewarn.errors import ForewarnError
+from forewarn.notifications.delivery_worker import Courier, Habits, Posts, headers_of
+from forewarn.util.ids import RandomIds
+
+if TYPE_CHECKING:
+    from forewarn.net.outbound import Answer, Resolve, Terms
+
+__all__ = ["Habits", "Notifier"]
+
+_log = structlog.get_logger("forewarn.notifications.notifier")
+
+_LOOK_S = 30.0
+"""From one look at the subscriptions to the next, if nothing is heard of them."""
+
+_LEAD_LOOK_S = 1.0
+"""The same while another replica acts: to see whether it is this one by now."""
+
+
+class Notifier:
+    """All couriers of this process. Only the replica that acts has any.
+
+    Args:
+        engine: Writes down what came of deliveries.
+        clock: The time.
+        terms: How requests are made.
+        habits: How deliveries are made.
+        resolve: Finds addresses; None for the machine's own way.
+
+    Attributes:
+        counts: Tries so far, by subscription and outcome: ``delivered``, ``failed``, ``dead``.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        terms: Callable[[], Terms],
+        habits: Habits | None = None,
+        resolve: Resolve | None = None,
+    ) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.habits = habits or Habits()
+        self.counts: dict[tuple[str, str], int] = {}
+        self._terms = terms
+        self._resolve = resolve
+        self._couriers: dict[str, Courier] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        engine.listeners.append(self._notice)
+
+    def hear(self) -> None:
+        """Somebody else has committed something, or another replica acts from now on."""
+        self._wake.set()
+        self._wake_couriers()
+
+    def _notice(self, changes: Changes) -> None:
+        if any(entry.kind is EntryKind.SUBSCRIPTION for entry in changes.entries):
+            self._wake.set()
+            for courier in self._couriers.values():
+                courier.urge()
+        elif changes.entries:
+            self._wake_couriers()
+
+    def _wake_couriers(self) -> None:
+        for courier in self._couriers.values():
+            courier.wake()
+
+    def ages_s(self) -> dict[str, float]:
+        """How old the oldest thing is that each subscription's receiver does not have yet, in seconds."""
+        now = self.clock.now()
+        oldest = {courier.name: courier.oldest_at or now for courier in self._couriers.values()}
+        return {name: max((now - at).total_seconds(), 0.0) for name, at in oldest.items()}
+
+    async def run(self) -> None:
+        """Deliver, until cancelled."""
+        while True:
+            self._wake.clear()
+            try:
+                await self._hire()
+            except ForewarnError as error:
+                _log.warning("the subscriptions cannot be read, trying again", error=error.message)
+            except Exception:  # noqa: BLE001 - the loop must survive a bug; the log has the trace
+                _log.exception("the subscriptions cannot be read, trying again")
+            if self.clock.is_virtual:
+                await self._wake.wait()
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S if self.engine.leadership.is_held else _LEAD_LOOK_S):
+                    await self._wake.wait()
+
+    async def stop(self) -> None:
+        """End every courier; what is under way is told once more after the next start."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._couriers.clear()
+        self._tasks.clear()
+
+    async def _hire(self) -> None:
+        """A courier for each active subscription, and for no other."""
+        wanted: dict[str, Subscription] = {}
+        if self.engine.leadership.is_held:
+            found = await self.engine.read(lambda reader: reader.subscriptions())
+            wanted = {each.id: each for each in found if each.state is SubscriptionState.ACTIVE}
+            names = {each.name for each in found}
+            self.counts = {key: count for key, count in self.counts.items() if key[0] in names}
+        for id in [id for id, task in self._tasks.items() if id not in wanted or task.done()]:
+            self._tasks[id].cancel()
+            await asyncio.gather(self._tasks.pop(id), return_exceptions=True)
+            del self._couriers[id]
+        for id, subscription in wanted.items():
+            if id not in self._tasks:
+                self._couriers[id] = Courier(self.engine, self.habits, subscription, self.poster(), self._count)
+                self._tasks[id] = asyncio.create_task(self._couriers[id].run())
+                # One that ends by itself may be wanted again by now.
+                self._tasks[id].add_done_callback(lambda _: self._wake.set())
+
+    def poster(self) -> Posts:
+        """Posts to one receiver."""
+        from forewarn.net.outbound import Poster  # noqa: PLC0415 - most services, and every test of a handler, notify nobody
+
+        return Poster(self._terms(), self._resolve)
+
+    async def test(self, wanted: str) -> Answer:
+        """Post a ping now, and hand back what came of it.
+
+        Raises:
+            NotFound: There is no such subscription.
+        """
+        from forewarn.wire.notification import encode_ping  # noqa: PLC0415 - as above
+
+        subscription = await self.engine.read(lambda reader: find_subscription(reader, wanted))
+        now = self.clock.now()
+        message_id = f"ping-{RandomIds()('ping')}"
+        poster = self.poster()
+        try:
+            body = encode_ping(message_id, subscription, self.habits.source, now)
+            return await poster.post(subscription.url, body, headers_of(subscription, message_id, body, now), now)
+        finally:
+            await poster.close()
+
+    def _count(self, name: str, outcome: str) -> None:
+        self.counts[name, outcome] = self.counts.get((name, outcome), 0) + 1

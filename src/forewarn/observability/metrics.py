@@ -1,0 +1,241 @@
+"""What `/metrics` shows.
+
+Counting on the hot path is an addition to a plain integer; the rest is put together when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from forewarn.core.decision import Changes
+from forewarn.core.model import EntryKind, MaintenanceState
+from forewarn.core.subscription import DeliveryState, Subscription
+from forewarn.publishing.feed import Feed
+
+__all__ = ["Counts", "Fleet", "Metrics"]
+
+_LATENESS_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 3600)
+
+
+class Counts(Protocol):
+    """What the metadata endpoint counts.
+
+    Attributes:
+        fast: GETs that the hot path answered, by version.
+        outcomes: Requests that the app answered, by version, method and status.
+        over_limit: Requests and connections over a limit of the endpoint, by setting.
+    """
+
+    @property
+    def fast(self) -> Sequence[int]: ...  # noqa: D102 - described above
+    @property
+    def outcomes(self) -> Mapping[tuple[str, str, int], int]: ...  # noqa: D102
+    @property
+    def unknown_callers(self) -> int: ...  # noqa: D102
+    @property
+    def connections_refused(self) -> int: ...  # noqa: D102
+    @property
+    def over_limit(self) -> Mapping[str, int]: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What there is to tell of replicas and hosts.
+
+    Attributes:
+        is_leader: Whether this process carries out what is due.
+        skew_s: Seconds by which its clock is ahead of the database's.
+        watches: How many endpoints on hosts watch it.
+        deliveries: Tries to notify, by subscription and outcome.
+        clock_jump_s: How far the clock has jumped, in seconds, which no operator has confirmed; 0: not at all.
+        clock_jumps: How often it has jumped.
+        limited: How often limits of the control address were met, by limit.
+        control_connections: Connections to it, by whether their caller is known.
+        endpoint_restarts: How often the process that answers VMs was started again after it had ended by itself.
+        undelivered_s: How old the oldest thing is that a subscription was not told of yet, in seconds.
+    """
+
+    is_leader: Callable[[], bool] = lambda: True
+    skew_s: Callable[[], float] = lambda: 0.0
+    watches: Callable[[], int] = lambda: 0
+    clock_jump_s: Callable[[], float] = lambda: 0.0
+    clock_jumps: Callable[[], int] = lambda: 0
+    deliveries: Callable[[], Mapping[tuple[str, str], int]] = dict
+    undelivered_s: Callable[[], Mapping[str, float]] = dict
+    limited: Callable[[], Mapping[str, int]] = dict
+    control_connections: Callable[[], Mapping[str, int]] = dict
+    endpoint_restarts: Callable[[], int] = lambda: 0
+
+
+class Metrics(Collector):
+    """All metrics of a service.
+
+    Args:
+        traffic: Counts of the endpoint.
+        feed: Knows the documents.
+        connections: Tells how many connections are open.
+        fleet: Tells of replicas and hosts.
+    """
+
+    def __init__(self, traffic: Counts, feed: Feed, connections: Callable[[], int], fleet: Fleet | None = None) -> None:
+        self._traffic = traffic
+        self._feed = feed
+        self._connections = connections
+        self._fleet = fleet or Fleet()
+        self.counts: dict[MaintenanceState, int] = dict.fromkeys(MaintenanceState, 0)
+        self.subscriptions: Sequence[Subscription] = ()
+        self.deliveries: Mapping[tuple[str, DeliveryState], int] = {}
+        self._entries: dict[EntryKind, int] = dict.fromkeys(EntryKind, 0)
+        self._approvals: dict[str, int] = {}
+        self._forgotten = {"maintenances": 0, "entries": 0}
+        self.registry = CollectorRegistry()
+        self._lateness = Histogram(
+            "forewarn_start_lateness_seconds",
+            "How late maintenances started that fell due at NotBefore.",
+            buckets=_LATENESS_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.registry.register(self)
+
+    def observe_lateness(self, late_s: float) -> None:
+        """A start that fell due was shown so many seconds later."""
+        self._lateness.observe(late_s)
+
+    def notice(self, changes: Changes) -> None:
+        """Count what was committed."""
+        self._forgotten["maintenances"] += changes.forgotten_maintenances
+        self._forgotten["entries"] += changes.forgotten_entries
+        for entry in changes.entries:
+            self._entries[entry.kind] += 1
+            if entry.kind is EntryKind.APPROVED:
+                who = entry.actor.partition(":")[0]
+                self._approvals[who] = self._approvals.get(who, 0) + 1
+
+    def render(self) -> bytes:
+        """The text format."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry."""
+        yield self._requests()
+        yield _gauge("forewarn_documents", "Documents shown now: audiences that are enabled.", self._feed.enabled_count)
+        yield _counter("forewarn_documents_published", "Documents that changed.", self._feed.documents_published)
+        yield _gauge("forewarn_connections", "Open connections of VMs.", self._connections())
+        fleet = self._fleet
+        yield _gauge("forewarn_leader", "Whether this replica carries out what is due.", fleet.is_leader())
+        yield _gauge("forewarn_clock_skew_seconds", "How far our clock is ahead of the database's.", fleet.skew_s())
+        text = "How far the clock jumped, until an operator confirms it; nothing that is due starts meanwhile."
+        yield _gauge("forewarn_clock_jump_seconds", text, fleet.clock_jump_s())
+        yield _counter("forewarn_clock_jumps", "Steps of the clock by more than clock_jump_max.", fleet.clock_jumps())
+        yield _gauge("forewarn_watches", "Endpoints on hosts that watch this replica.", fleet.watches())
+        yield _counter(
+            "forewarn_metadata_process_restarts",
+            "Restarts of the process that answers VMs, after it had ended by itself.",
+            fleet.endpoint_restarts(),
+        )
+        yield _counter("forewarn_connections_refused", "Connections over a limit.", self._traffic.connections_refused)
+        yield _counter("forewarn_unknown_callers", "Requests from addresses of no VM.", self._traffic.unknown_callers)
+        over = CounterMetricFamily(
+            "forewarn_over_limit", "Requests and connections of VMs over a limit, by setting.", labels=["limit"]
+        )
+        for limit, count in sorted(self._traffic.over_limit.items()):
+            over.add_metric([limit], count)
+        yield over
+        limited = CounterMetricFamily(
+            "forewarn_limited", "How often a limit of the control address was met.", labels=["limit"]
+        )
+        for limit, count in sorted(fleet.limited().items()):
+            limited.add_metric([limit], count)
+        yield limited
+        control = GaugeMetricFamily(
+            "forewarn_control_connections", "Open connections to the control address, by caller.", labels=["caller"]
+        )
+        for caller, count in fleet.control_connections().items():
+            control.add_metric([caller], count)
+        yield control
+        approvals = CounterMetricFamily(
+            "forewarn_approvals", "Approvals that counted, by who gave them.", labels=["by"]
+        )
+        for who in sorted({"vm", "operator", "policy"} | self._approvals.keys()):
+            approvals.add_metric([who], self._approvals.get(who, 0))
+        yield approvals
+        transitions = CounterMetricFamily("forewarn_ledger_entries", "Ledger entries, by kind.", labels=["kind"])
+        for kind, count in self._entries.items():
+            transitions.add_metric([kind.value], count)
+        yield transitions
+        forgotten = CounterMetricFamily(
+            "forewarn_history_forgotten", "Ended maintenances and ledger entries that were forgotten.", labels=["what"]
+        )
+        for what, count in self._forgotten.items():
+            forgotten.add_metric([what], count)
+        yield forgotten
+        states = GaugeMetricFamily("forewarn_maintenances", "Maintenances kept, by state.", labels=["state"])
+        for state, count in self.counts.items():
+            states.add_metric([state.value], count)
+        yield states
+        yield from self._notifications()
+
+    def _notifications(self) -> Iterator[Metric]:
+        states = GaugeMetricFamily("forewarn_subscriptions", "Subscriptions, by state.", labels=["state"])
+        for word in ("active", "paused", "given-up"):
+            states.add_metric([word], sum(_state(each) == word for each in self.subscriptions))
+        yield states
+        letters = GaugeMetricFamily(
+            "forewarn_dead_letters", "Notifications that were given up and are kept.", labels=["subscription"]
+        )
+        for each in self.subscriptions:
+            letters.add_metric([each.name], self.deliveries.get((each.id, DeliveryState.DEAD), 0))
+        yield letters
+        tries = CounterMetricFamily(
+            "forewarn_deliveries", "Tries to notify, by outcome.", labels=["subscription", "outcome"]
+        )
+        counts = dict(self._fleet.deliveries())
+        names = {each.name for each in self.subscriptions} | {name for name, _ in counts}
+        for name in sorted(names):
+            for outcome in ("delivered", "failed", "dead"):
+                tries.add_metric([name, outcome], counts.get((name, outcome), 0))
+        yield tries
+        ages = GaugeMetricFamily(
+            "forewarn_undelivered_age_seconds",
+            "How old the oldest thing is that a subscription was not told of yet; of the replica that acts.",
+            labels=["subscription"],
+        )
+        for name, age_s in sorted(self._fleet.undelivered_s().items()):
+            ages.add_metric([name], age_s)
+        yield ages
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: the metrics are made when collected."""
+        return []
+
+    def _requests(self) -> Metric:
+        counts = dict(self._traffic.outcomes)
+        for version, count in zip(self._feed.versions, self._traffic.fast, strict=True):
+            key = (version.name, "GET", 200)
+            counts[key] = counts.get(key, 0) + count
+        metric = CounterMetricFamily(
+            "forewarn_requests",
+            "Requests of VMs, by api-version, method and status.",
+            labels=["version", "method", "status"],
+        )
+        for (name, method, status), count in sorted(counts.items()):
+            metric.add_metric([name, method, str(status)], count)
+        return metric
+
+
+def _state(subscription: Subscription) -> str:
+    return "given-up" if subscription.is_given_up else subscription.state.value
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)

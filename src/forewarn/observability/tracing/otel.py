@@ -1,0 +1,318 @@
+"""Tracing by the OpenTelemetry SDK; imported only when it is on.
+
+What takes time in this process (commands, transactions) is told by the machine's clock, as the SDK does it. What
+belongs to a maintenance is told by the service's clock, which is the ledger's, and may be a virtual one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from os import environ
+from typing import Any
+
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Decision, ParentBasedTraceIdRatio
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from forewarn import __version__
+from forewarn.clock import Clock
+from forewarn.core.approval import Approver
+from forewarn.core.decision import Changes
+from forewarn.core.model import Maintenance
+from forewarn.errors import ForewarnError
+from forewarn.observability.tracing import Call, Origin, Tracing, names
+from forewarn.observability.tracing.export import Exporting, service_name_of
+from forewarn.observability.tracing.life import NAMES_MAX, Moment, Value, listed, moments_of
+
+__all__ = ["OpenTelemetry"]
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_NAMED: ContextVar[tuple[int, int] | None] = ContextVar("_NAMED", default=None)
+"""Ids of the span that begins next."""
+_UNTRACED = frozenset({"/watch", "/requests"})
+"""How the paths of the control API end that are asked all the time, or whose answer lasts for days."""
+_FORMS = ("/schedule", "/maintenance/", "/rollouts/")
+"""How the paths of the dashboard begin whose forms do something."""
+_APPROVALS_PATH = "/metadata/scheduledevents"
+_TEXT_LENGTH_MAX = 1000
+"""Of an attribute or a message, unless the SDK's variables say otherwise: paths and host names are a stranger's."""
+
+
+class OpenTelemetry(Tracing):
+    """Tells what is done to a collector; see `forewarn.observability.tracing.opened` for the arguments."""
+
+    is_on = True
+
+    def __init__(  # noqa: PLR0913 - settings
+        self,
+        endpoint: str,
+        *,
+        clock: Clock,
+        sample_ratio: float | None,
+        service_name: str | None,
+        moments_max: int,
+        log: Callable[..., None] | None,
+    ) -> None:
+        if not self.joining:  # without any, the API's own reading of a request's headers fails
+            msg = "OTEL_PROPAGATORS must not be none; only operators' traces are joined anyway"
+            raise ValueError(msg)
+        self._clock = clock
+        self._moments_max = moments_max
+        self._provider = TracerProvider(
+            sampler=None if sample_ratio is None else ParentBasedTraceIdRatio(sample_ratio),
+            resource=Resource.create({"service.name": service_name_of(service_name), "service.version": __version__}),
+            span_limits=_limits(),
+            shutdown_on_exit=False,  # it would wait for the collector, for half a minute
+            id_generator=_Ids(),
+        )
+        self._provider.add_span_processor(_Discreet())
+        self._exporting = Exporting(self._provider, endpoint, log)
+        self._tracer = self._provider.get_tracer("forewarn", __version__)
+
+    # Commands
+
+    def here(self) -> Origin | None:
+        """See `Tracing`."""
+        span = trace.get_current_span()
+        return span if span.get_span_context().is_valid else None
+
+    def command(self, name: str) -> AbstractContextManager[None]:
+        """See `Tracing`."""
+        return self._span(f"engine {name}")
+
+    def answering(self, approver: Approver, count: int) -> AbstractContextManager[None]:
+        """See `Tracing`."""
+        attributes = {
+            "http.request.method": "POST",
+            "http.route": _APPROVALS_PATH,
+            "url.path": _APPROVALS_PATH,
+            "url.scheme": "http",
+            "forewarn.vm": approver.vm or "",
+            "forewarn.audience": approver.audience or "",
+            "forewarn.api_version": approver.api_version or "",
+            "forewarn.events.count": count,
+            "client.address": approver.source_address or "",
+        }
+        return self._span(f"POST {_APPROVALS_PATH}", Context(), kind=SpanKind.SERVER, attributes=attributes)
+
+    @contextmanager
+    def together(self, origins: Sequence[Origin | None]) -> Iterator[None]:
+        """See `Tracing`."""
+        spans: list[Span] = [each for each in origins if each is not None]
+        if not spans:
+            yield
+            return
+        if len(spans) == 1:
+            with trace.use_span(spans[0], record_exception=False, set_status_on_exception=False):
+                yield
+            return
+        first = trace.set_span_in_context(spans[0], Context())
+        with self._span("engine approve together", first, links=[Link(s.get_span_context()) for s in spans[1:]]):
+            context = trace.get_current_span().get_span_context()
+            for span in spans[1:]:
+                span.add_link(context)
+            yield
+
+    @contextmanager
+    def part(self, name: str, origin: Origin | None = None) -> Iterator[None]:
+        """See `Tracing`."""
+        above = self.here() if origin is None else origin
+        if above is None:
+            yield
+            return
+        with self._span(name, trace.set_span_in_context(above)):
+            yield
+
+    @contextmanager
+    def publishing(self, changes: Changes) -> Iterator[None]:
+        """See `Tracing`."""
+        if changes.is_empty:
+            yield
+            return
+        span = trace.get_current_span()
+        if span.is_recording():
+            span.set_attributes(
+                _which(changes.maintenances)
+                | {"forewarn.events.count": len(changes.events), "forewarn.documents.count": len(changes.documents)}
+            )
+            for maintenance_id in islice(changes.maintenances, NAMES_MAX):
+                root = self._root(maintenance_id)
+                if root.trace_flags.sampled:
+                    span.add_link(root)
+        with self.part("publish"):
+            yield
+
+    def due(self, began_at: datetime) -> AbstractContextManager[None]:
+        """See `Tracing`."""
+        start = None if self._clock.is_virtual else _ns(began_at)
+        return self._span("scheduler due", Context(), start_time=start)
+
+    @contextmanager
+    def _span(self, name: str, context: Context | None = None, **how: Any) -> Iterator[None]:  # noqa: ANN401 - the SDK's
+        """A span around what is done; an error of ours is told by its code, not by a trace of the program."""
+        how = {"record_exception": False, "set_status_on_exception": False} | how
+        with self._tracer.start_as_current_span(name, context, **how) as span:
+            try:
+                yield
+            except Exception as error:
+                _fail(span, error)
+                raise
+
+    # Maintenances
+
+    def told(self, changes: Changes) -> None:
+        """See `Tracing`."""
+        self.tell(islice(moments_of(changes), self._moments_max))
+
+    def tell(self, moments: Iterable[Moment]) -> None:
+        """See `Tracing`."""
+        cause = trace.get_current_span().get_span_context()
+        links = [Link(cause)] if cause.is_valid and cause.trace_flags.sampled else []
+        for moment in moments:
+            span = self._begin(moment, links)
+            if moment.failure is not None:
+                span.set_status(Status(StatusCode.ERROR, moment.failure[:_TEXT_LENGTH_MAX]))
+            span.end(_ns(moment.ended_at))
+
+    def _begin(self, moment: Moment, links: Sequence[Link], kind: SpanKind = SpanKind.INTERNAL) -> Span:
+        root = self._root(moment.maintenance_id)
+        context = Context()
+        token = None
+        if moment.is_root:
+            token = _NAMED.set((root.trace_id, root.span_id))
+        else:
+            context = trace.set_span_in_context(NonRecordingSpan(root), context)
+        try:
+            return self._tracer.start_span(
+                moment.name,
+                context,
+                kind,
+                attributes=dict(moment.attributes),
+                links=links,
+                start_time=_ns(moment.began_at),
+            )
+        finally:
+            if token is not None:
+                _NAMED.reset(token)
+
+    def _root(self, maintenance_id: str) -> SpanContext:
+        """The root of a maintenance's trace, which was told long ago; the sampler says anew whether it was."""
+        trace_id = names.trace_id(maintenance_id)
+        decision = self._provider.sampler.should_sample(Context(), trace_id, "maintenance").decision
+        flags = TraceFlags(TraceFlags.SAMPLED if decision is Decision.RECORD_AND_SAMPLE else TraceFlags.DEFAULT)
+        return SpanContext(trace_id, names.root_span_id(maintenance_id), is_remote=False, trace_flags=flags)
+
+    @contextmanager
+    def call(self, maintenance: Maintenance, name: str, began_at: datetime) -> Iterator[Call]:
+        """See `Tracing`."""
+        attributes = {"forewarn.maintenance.id": maintenance.id}
+        moment = Moment(
+            maintenance_id=maintenance.id, name=name, began_at=began_at, ended_at=began_at, attributes=attributes
+        )
+        span = self._begin(moment, [], SpanKind.CLIENT)
+        try:
+            yield _SpanCall(span)
+        except BaseException as error:
+            _fail(span, error)
+            raise
+        finally:
+            span.end(_ns(self._clock.now()))
+
+    def traceparent(self, maintenance_id: str) -> str:
+        """See `Tracing`."""
+        return _written(self._root(maintenance_id))
+
+    # The control API
+
+    @property
+    def telemetry(self) -> dict[str, Any]:
+        """FastAPI's own spans of requests, which take over a ``traceparent`` of the caller; and nothing else of it."""
+        return {
+            "tracer_provider": self._provider,
+            "metrics": False,
+            "logs": False,
+            "operation_spans": False,
+            "auto_configure": False,
+            "exclude": _is_untraced,
+        }
+
+    @property
+    def joining(self) -> frozenset[str]:
+        """See `Tracing`; ``OTEL_PROPAGATORS`` says which they are."""
+        return frozenset(name.lower() for name in propagate.get_global_textmap().fields)
+
+    async def close(self) -> None:
+        """See `Tracing`."""
+        await self._exporting.close()
+
+
+class _SpanCall(Call):
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        self.traceparent = _written(span.get_span_context())
+
+    def say(self, **what: bool | float | str) -> None:
+        self._span.set_attributes({f"forewarn.{name}": value for name, value in what.items()})
+
+
+class _Discreet(SpanProcessor):
+    """Leaves out what the query of a request says: somebody may have put there what does not belong there."""
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - of the contract
+        if isinstance(span, ReadableSpan) and "url.query" in (span.attributes or {}):
+            span.set_attribute("url.query", "REDACTED")
+
+
+def _limits() -> SpanLimits:
+    is_said = any(environ.get(f"OTEL_{of}ATTRIBUTE_VALUE_LENGTH_LIMIT") for of in ("", "SPAN_"))
+    return SpanLimits() if is_said else SpanLimits(max_attribute_length=_TEXT_LENGTH_MAX)
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    """Say what went wrong, by the code and the words of our own errors; others may quote what is nobody's business."""
+    code, words = (error.code, str(error)) if isinstance(error, ForewarnError) else (type(error).__name__, "")
+    span.set_attribute("error.type", code)
+    span.set_status(Status(StatusCode.ERROR, words[:_TEXT_LENGTH_MAX] or None))
+
+
+class _Ids(RandomIdGenerator):
+    """Random ids, but for the root of a maintenance's trace."""
+
+    def generate_trace_id(self) -> int:
+        named = _NAMED.get()
+        return super().generate_trace_id() if named is None else named[0]
+
+    def generate_span_id(self) -> int:
+        named = _NAMED.get()
+        return super().generate_span_id() if named is None else named[1]
+
+
+def _is_untraced(scope: Any) -> bool:  # noqa: ANN401 - ASGI's
+    path: str = scope["path"]
+    if path.startswith("/v1/"):
+        return path != "/v1/requests" and path[path.rfind("/") :] in _UNTRACED
+    return scope.get("method") != "POST" or not path.startswith(_FORMS)
+
+
+def _which(maintenance_ids: Collection[str]) -> dict[str, Value]:
+    """The one that was changed, under the name that it has in its own trace; or several, under another."""
+    if len(maintenance_ids) == 1:
+        return {"forewarn.maintenance.id": next(iter(maintenance_ids))}
+    return listed("forewarn.maintenance.ids", maintenance_ids) if maintenance_ids else {}
+
+
+def _written(context: SpanContext) -> str:
+    return names.traceparent(context.trace_id, context.span_id, is_sampled=context.trace_flags.sampled)
+
+
+def _ns(moment: datetime) -> int:
+    """Nanoseconds since 1970, as the SDK counts."""
+    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000

@@ -1,0 +1,115 @@
+"""When the VMs of an audience were first shown an event.
+
+A GET is answered from ready-made bytes, and nothing is traced there. But when an audience last asked is noted anyway,
+to the second (R69): once that is later than an event's publication, a VM of the audience has seen it. This is looked at
+once a second, aside from any request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from forewarn.clock import Clock
+from forewarn.core.decision import Document
+from forewarn.observability.tracing import Tracing
+from forewarn.observability.tracing.life import Moment
+
+__all__ = ["Sights"]
+
+_LOOK_S = 1.0
+_TOLD_MAX = 500
+"""Sights that are told in one look; the rest has its turn in the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unseen:
+    maintenance_id: str
+    shown_at: datetime
+
+
+class Sights:
+    """Waits for the first sight of each event.
+
+    Args:
+        tracing: Told of it.
+        clock: The service's.
+        asked_at: When an audience last asked in this process; None: never.
+        waiting_max: Events that are waited for at the same time; the sight of further ones is not told.
+
+    Attributes:
+        is_begun: Whether events that appear are new. Those that were published before may have been seen before.
+    """
+
+    def __init__(
+        self, tracing: Tracing, clock: Clock, asked_at: Callable[[str], datetime | None], waiting_max: int
+    ) -> None:
+        self._tracing = tracing
+        self._clock = clock
+        self._asked_at = asked_at
+        self._waiting_max = waiting_max
+        self._shown: dict[str, frozenset[str]] = {}
+        self._unseen: dict[str, dict[str, _Unseen]] = {}
+        self._waiting = 0
+        self.is_begun = False
+
+    def notice(self, document: Document) -> None:
+        """A document was published."""
+        key = document.audience.key
+        before = self._shown.get(key, frozenset())
+        now = frozenset(event.id for event, _ in document.items)
+        if now == before:
+            return
+        if now:
+            self._shown[key] = now
+        else:
+            self._shown.pop(key, None)
+        self._forget(key, before - now)
+        if not self.is_begun:
+            return
+        for event, maintenance in document.items:
+            if event.id not in before and self._waiting < self._waiting_max:
+                unseen = _Unseen(maintenance.id, self._clock.now())
+                self._unseen.setdefault(key, {})[event.id] = unseen
+                self._waiting += 1
+
+    def _forget(self, key: str, event_ids: frozenset[str]) -> None:
+        unseen = self._unseen.get(key)
+        for event_id in event_ids if unseen else ():
+            if unseen is not None and unseen.pop(event_id, None) is not None:
+                self._waiting -= 1
+        if unseen is not None and not unseen:
+            del self._unseen[key]
+
+    def look(self) -> None:
+        """Tell of those that were seen since the last look."""
+        left = _TOLD_MAX
+        for key, unseen in list(self._unseen.items()):
+            asked_at = self._asked_at(key)
+            if asked_at is None or left <= 0:
+                continue
+            seen = {event_id: each for event_id, each in unseen.items() if each.shown_at < asked_at}
+            left -= len(seen)
+            self._tracing.tell(_seen(key, event_id, each, asked_at) for event_id, each in seen.items())
+            self._forget(key, frozenset(seen))
+
+    async def run(self) -> None:
+        """Look each second, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.look()
+
+
+def _seen(audience: str, event_id: str, unseen: _Unseen, asked_at: datetime) -> Moment:
+    kind, _, name = audience.partition(":")
+    whose = {"forewarn.vm": name} if kind == "vm" else {}
+    about = {"forewarn.maintenance.id": unseen.maintenance_id, "forewarn.event.id": event_id}
+    return Moment(
+        maintenance_id=unseen.maintenance_id,
+        name="seen",
+        began_at=unseen.shown_at,
+        ended_at=asked_at,
+        attributes={**about, "forewarn.audience": audience, **whose},
+    )

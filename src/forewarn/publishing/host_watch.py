@@ -1,0 +1,213 @@
+"""Who watches which host's documents: each change goes to the watchers of the hosts whose VMs it concerns.
+
+A watcher is told of the newest document of each audience, and may have missed those before it. So what waits for a slow
+one is bounded by how many audiences its host has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from forewarn.core.decision import Document
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Host, Scope, VirtualMachine
+from forewarn.errors import LimitExceeded, NotFound
+from forewarn.publishing.feed import Feed
+from forewarn.publishing.identity import Identity, InventoryDelta
+from forewarn.wire.hostfeed import HostState, document_line
+
+__all__ = ["Change", "Declared", "Hub", "Watch"]
+
+Declared = tuple[tuple[VirtualMachine, ...], tuple[Scope, ...]]
+"""What the inventory says of a host: its VMs, and the scopes of these."""
+
+
+class Change:
+    """A document that has changed, and the line that says so: made once, for all who are told of it."""
+
+    __slots__ = ("_line", "document")
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self._line = b""
+
+    @property
+    def line(self) -> bytes:
+        """As a host is told it."""
+        if not self._line:
+            self._line = document_line(self.document)
+        return self._line
+
+
+class Watch:
+    """What one watcher has yet to hear.
+
+    Attributes:
+        host: Whose documents it watches.
+        audiences: The keys of these.
+        declared: The host's VMs, with their scopes.
+    """
+
+    __slots__ = ("_is_anew", "_is_woken", "_waiter", "_waiting", "audiences", "declared", "host")
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.audiences: frozenset[str] = frozenset()
+        self.declared: Declared = ((), ())
+        self._waiting: dict[str, Change] = {}
+        self._is_anew = True
+        self._is_woken = True
+        self._waiter: asyncio.Future[None] | None = None
+
+    def tell(self, change: Change) -> None:
+        """A document has changed."""
+        self._waiting[change.document.audience.key] = change
+        self.wake()
+
+    def begin_anew(self) -> None:
+        """Everything may have changed."""
+        self._is_anew = True
+        self._waiting.clear()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have it look whether there is something to hear."""
+        self._is_woken = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Until it was woken; hands back whether it was. Thousands wait so: it takes a future and a timer, no task."""
+        if not self._is_woken:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(timeout_s, _finish, self._waiter)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        return self._is_woken
+
+    def take(self) -> list[Change] | None:
+        """What there is to hear; None: everything, from the beginning."""
+        self._is_woken = False
+        changes, self._waiting = list(self._waiting.values()), {}
+        if self._is_anew:
+            self._is_anew = False
+            return None
+        return changes
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class Hub:
+    """All watchers of this process.
+
+    Args:
+        feed: Tells of documents.
+        identity: Tells whose they are.
+        first_answer_delay_s: How long enabling GETs are held, for the endpoints (R67).
+        position: Tells up to which change this process has seen everything.
+        watches_max: How many there may be.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        identity: Identity,
+        first_answer_delay_s: float,
+        position: Callable[[], int],
+        watches_max: int,
+    ) -> None:
+        self._feed = feed
+        self._identity = identity
+        self._first_answer_delay_s = first_answer_delay_s
+        self._position = position
+        self._watches_max = watches_max
+        self._watches: set[Watch] = set()
+        self._by_audience: dict[str, set[Watch]] = {}
+        feed.listeners.append(self._tell)
+        identity.listeners.append(self._begin_anew)
+
+    def __len__(self) -> int:
+        """How many watch."""
+        return len(self._watches)
+
+    def watch(self, host: str) -> Watch:
+        """Begin to watch a host; end it with `forget`.
+
+        Raises:
+            NotFound: There is no such host.
+            LimitExceeded: Too many watch already.
+        """
+        if host not in self._identity.hosts:
+            msg = f"host {host!r} does not exist: see 'forewarn host list'"
+            raise NotFound(msg, host=host)
+        if len(self._watches) >= self._watches_max:
+            msg = f"{len(self._watches)} endpoints watch already (watches_max)"
+            raise LimitExceeded(msg)
+        watch = Watch(host)
+        self._watches.add(watch)
+        self._enter(watch, self._declared(host))
+        return watch
+
+    def forget(self, watch: Watch) -> None:
+        """It watches no more."""
+        self._watches.discard(watch)
+        self._leave(watch)
+
+    def state(self, watch: Watch) -> HostState:
+        """All that there is to know about a host now."""
+        vms, scopes = watch.declared
+        channels = [self._feed.channel(key) for key in sorted(watch.audiences)]
+        return HostState(
+            host=watch.host,
+            position=self._position(),
+            inventory=Inventory(hosts=(Host(name=watch.host),), scopes=scopes, vms=vms),
+            dialect=self._feed.dialect,
+            first_answer_delay_s=self._first_answer_delay_s,
+            documents=tuple(channel.document for channel in channels if channel.document is not None),
+        )
+
+    def _declared(self, host: str) -> Declared:
+        vms = tuple(self._identity.vms_of(host))
+        names = {vm.scope for vm in vms if vm.scope is not None}
+        return vms, tuple(self._identity.scope(name) for name in sorted(names))
+
+    def _enter(self, watch: Watch, declared: Declared) -> None:
+        watch.declared = declared
+        watch.audiences = frozenset(self._identity.audience(vm.name) for vm in declared[0])
+        for key in watch.audiences:
+            self._by_audience.setdefault(key, set()).add(watch)
+
+    def _leave(self, watch: Watch) -> None:
+        for key in watch.audiences:
+            watches = self._by_audience.get(key, set())
+            watches.discard(watch)
+            if not watches:
+                self._by_audience.pop(key, None)
+
+    def _tell(self, document: Document) -> None:
+        watches = self._by_audience.get(document.audience.key)
+        if watches:
+            change = Change(document)
+            for watch in watches:
+                watch.tell(change)
+
+    def _begin_anew(self, delta: InventoryDelta | None) -> None:
+        """Another inventory. Only hosts of which it says something else hear of it: the rest may be thousands."""
+        hosts = None if delta is None else delta.hosts
+        watches = self._watches if hosts is None else [watch for watch in self._watches if watch.host in hosts]
+        for watch in watches:
+            declared = self._declared(watch.host)
+            if declared == watch.declared:
+                watch.declared = declared  # lets go of the inventory before it
+                continue
+            self._leave(watch)
+            self._enter(watch, declared)
+            watch.begin_anew()

@@ -1,0 +1,349 @@
+"""Who calls: from the source address of a connection to the VM, its audience and its document.
+
+The caller is never taken from anything that it sends (R2, invariant 8).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
+
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Scope, VirtualMachine, audience_key
+from forewarn.errors import NotFound
+from forewarn.publishing.feed import Channel, Feed
+
+__all__ = ["Caller", "Identity", "InventoryDelta", "InventoryIndex", "Revision"]
+
+
+class Caller:
+    """A VM that has called since the inventory was loaded.
+
+    Attributes:
+        vm: The VM.
+        scope: Its scope; None for a standalone VM.
+        channel: What it is shown.
+        is_current: False once the inventory changed; a connection that holds this object must ask again.
+        connections: How many it has open now.
+        window_s, window_requests: For the limiter (R9): the current second, and its requests in it.
+    """
+
+    __slots__ = ("channel", "connections", "is_current", "scope", "vm", "window_requests", "window_s")
+
+    def __init__(self, vm: VirtualMachine, scope: Scope | None, channel: Channel) -> None:
+        self.vm = vm
+        self.scope = scope
+        self.channel = channel
+        self.is_current = True
+        self.connections = 0
+        self.window_s = 0
+        self.window_requests = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryIndex:
+    """An inventory, ready to be looked things up in; whoever loads it owns it from then on.
+
+    Attributes:
+        scopes, vms: By name.
+        name_by_address: Names of VMs.
+        vms_by_host: VMs by the name of their host.
+        hosts: Names of the hosts.
+    """
+
+    scopes: dict[str, Scope]
+    vms: dict[str, VirtualMachine]
+    name_by_address: dict[str, str]
+    vms_by_host: dict[str, list[VirtualMachine]]
+    hosts: frozenset[str]
+
+    @classmethod
+    def of(cls, inventory: Inventory) -> InventoryIndex:
+        """Index an inventory; for a hundred thousand VMs this takes a quarter of a second, on whichever thread."""
+        vms_by_host: dict[str, list[VirtualMachine]] = {}
+        for vm in inventory.vms:
+            vms_by_host.setdefault(vm.host, []).append(vm)
+        return cls(
+            scopes={scope.name: scope for scope in inventory.scopes},
+            vms={vm.name: vm for vm in inventory.vms},
+            name_by_address={address: vm.name for vm in inventory.vms for address in vm.addresses},
+            vms_by_host=vms_by_host,
+            hosts=frozenset(host.name for host in inventory.hosts),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryDelta:
+    """A part of an inventory that took the place of another part.
+
+    Attributes:
+        before: What was there.
+        after: What is there now.
+        hosts: Names of the hosts whose VMs may differ; None: of all, since a scope differs.
+    """
+
+    before: Inventory
+    after: Inventory
+    hosts: frozenset[str] | None
+
+
+_NOTHING = Channel("", lambda _document: ())
+"""Shown to a connection whose VM is no longer declared as it was: no replies, so the fast path cannot answer from
+it."""
+
+
+class Identity:
+    """The inventory, as the endpoint needs it.
+
+    Args:
+        feed: Where the documents are.
+        any_caller_is: The VM that everybody is whom no address tells; empty: nobody is.
+
+    Attributes:
+        hosts: Names of the hosts that are declared.
+        is_known: Whether the inventory was heard at all; if not, who is unknown now may be known in a moment.
+        listeners: Called after the inventory has changed, with what has changed; None: everything may have.
+    """
+
+    def __init__(self, feed: Feed, any_caller_is: str = "") -> None:
+        self.feed = feed
+        self._any_caller_is = any_caller_is
+        self._vms: dict[str, VirtualMachine] = {}
+        self._scopes: dict[str, Scope] = {}
+        self._name_by_address: dict[str, str] = {}
+        self._only: str | None = None
+        self._callers: dict[str, Caller] = {}
+        self._vms_by_host: dict[str, list[VirtualMachine]] = {}
+        self.hosts: frozenset[str] = frozenset()
+        self.is_known = True
+        self.listeners: list[Callable[[InventoryDelta | None], None]] = []
+
+    def load(self, inventory: Inventory | InventoryIndex) -> None:
+        """Take over an inventory. Connections that are open ask again at their next request.
+
+        Args:
+            inventory: The inventory; or its index, made on another thread where the inventory is large.
+        """
+        index = inventory if isinstance(inventory, InventoryIndex) else InventoryIndex.of(inventory)
+        for caller in self._callers.values():
+            _retire(caller)
+        self._callers = {}
+        self._scopes, self._vms, self._name_by_address = index.scopes, index.vms, index.name_by_address
+        self._vms_by_host, self.hosts = index.vms_by_host, index.hosts
+        self._only = self._single()
+        for listener in self.listeners:
+            listener(None)
+
+    def change(self, before: Inventory, after: Inventory) -> None:
+        """Take over a part of an inventory in the place of another part; what is on neither side stays.
+
+        It costs what differs. Connections of the VMs that differ ask again at their next request.
+        """
+        names = {vm.name for side in (before, after) for vm in side.vms}
+        scopes = {scope.name for side in (before, after) for scope in side.scopes}
+        for scope in before.scopes:
+            self._scopes.pop(scope.name, None)
+        self._scopes.update({scope.name: scope for scope in after.scopes})
+        if before.hosts or after.hosts:
+            self.hosts = self.hosts - {host.name for host in before.hosts} | {host.name for host in after.hosts}
+        hosts = self._change_vms(before.vms, after.vms)
+        self._retire_callers(names, scopes)
+        delta = InventoryDelta(before=before, after=after, hosts=None if scopes else hosts)
+        for listener in self.listeners:
+            listener(delta)
+
+    def _retire_callers(self, names: AbstractSet[str], scopes: AbstractSet[str]) -> None:
+        """Let the connections of VMs ask again that are declared otherwise, or that may be others by now."""
+        only = self._single()
+        if only != self._only or self._any_caller_is:
+            stale = list(self._callers)  # who is taken for which VM depends on the others
+        elif scopes:
+            stale = [name for name, each in self._callers.items() if name in names or each.vm.scope in scopes]
+        else:
+            stale = list(names & self._callers.keys())
+        self._only = only
+        for name in stale:
+            _retire(self._callers.pop(name))
+
+    def replace_hosts(self, hosts: Mapping[str, Sequence[VirtualMachine]]) -> None:
+        """Take over the VMs of some hosts; those of the others stay."""
+        before = tuple(vm for host in hosts for vm in self.vms_of(host))
+        self.change(Inventory(vms=before), Inventory(vms=tuple(vm for vms in hosts.values() for vm in vms)))
+
+    def _change_vms(self, before: Iterable[VirtualMachine], after: Iterable[VirtualMachine]) -> frozenset[str]:
+        """Take VMs out and put others in; return the hosts whose VMs differ."""
+        old = [self._vms.pop(vm.name) for vm in before if vm.name in self._vms]
+        for vm in old:
+            for address in vm.addresses:
+                if self._name_by_address.get(address) == vm.name:
+                    del self._name_by_address[address]
+        new = list(after)
+        for vm in new:
+            self._vms[vm.name] = vm
+            self._name_by_address |= dict.fromkeys(vm.addresses, vm.name)
+        gone = {vm.name for vm in old}
+        by_host: dict[str, list[VirtualMachine]] = {vm.host: [] for vm in (*old, *new)}
+        for vm in new:
+            by_host[vm.host].append(vm)
+        for host, added in by_host.items():
+            kept = [vm for vm in self._vms_by_host.get(host, ()) if vm.name not in gone]
+            self._vms_by_host[host] = sorted((*kept, *added), key=attrgetter("name"))
+            if not self._vms_by_host[host]:
+                del self._vms_by_host[host]
+        return frozenset(by_host)
+
+    def _single(self) -> str | None:
+        """The name of the only VM, if it has no address."""
+        vm = next(iter(self._vms.values()), None) if len(self._vms) == 1 else None
+        return vm.name if vm is not None and not vm.addresses else None
+
+    def revise(self) -> Revision:
+        """Begin to prepare another inventory, in which most is as it is in this one."""
+        return Revision(self._vms, self._name_by_address, self._scopes)
+
+    def take_over(self, revision: Revision) -> None:
+        """Take over what was prepared. Only connections of VMs that it changes ask again.
+
+        What it is made for does not ask which VMs run on a host: `vms_of` and `hosts` stay as they are.
+        """
+        self._vms, self._name_by_address, self._scopes = revision.vms, revision.name_by_address, revision.scopes
+        self._retire_callers(revision.changed, revision.changed_scopes)
+        for listener in self.listeners:
+            listener(None)
+
+    def snapshot(self) -> tuple[dict[str, VirtualMachine], dict[str, Scope]]:
+        """Return VMs and scopes by name, as they are declared now."""
+        return dict(self._vms), dict(self._scopes)
+
+    @property
+    def vms(self) -> Iterable[VirtualMachine]:
+        """Those that are declared."""
+        return self._vms.values()
+
+    def vms_of(self, host: str) -> Iterable[VirtualMachine]:
+        """Those that run on a host."""
+        return self._vms_by_host.get(host, ())
+
+    def scope(self, name: str) -> Scope:
+        """A scope that is declared."""
+        return self._scopes[name]
+
+    def find_scope(self, name: str) -> Scope | None:
+        """Return a scope; None if it is not declared."""
+        return self._scopes.get(name)
+
+    def audience(self, name: str) -> str:
+        """The key of the audience to which that VM belongs.
+
+        Raises:
+            NotFound: It is not declared.
+        """
+        vm = self._vms.get(name)
+        if vm is None:
+            msg = f"vm {name!r} does not exist: see 'forewarn vm list'"
+            raise NotFound(msg, vm=name)
+        return audience_key(vm, self._scopes.get(vm.scope) if vm.scope is not None else None)
+
+    def declared(self, name: str) -> tuple[VirtualMachine, Scope | None] | None:
+        """The VM of that name and its scope, for any thread; None when it is not declared."""
+        vm = self._vms.get(name)
+        return None if vm is None else (vm, self._scopes.get(vm.scope) if vm.scope is not None else None)
+
+    @property
+    def vm_count(self) -> int:
+        """How many VMs are declared."""
+        return len(self._vms)
+
+    def resolve(self, peer: str, local: str) -> Caller | None:
+        """Who calls from `peer` to our address `local`; None for nobody we know.
+
+        An inventory with a single VM and no address takes every caller on this machine for that VM.
+        """
+        name = self._name_by_address.get(peer)
+        if name is None:
+            address = _canonical(peer)
+            name = self._name_by_address.get(address)
+            if name is None and self._only is not None and _is_local(address, _canonical(local)):
+                name = self._only
+        return self.named(name or self._any_caller_is)
+
+    def named(self, name: str) -> Caller | None:
+        """The VM of that name; None when it is not declared."""
+        caller = self._callers.get(name)
+        vm = self._vms.get(name)
+        if caller is None and vm is not None:
+            scope = self._scopes.get(vm.scope) if vm.scope is not None else None
+            caller = self._callers[name] = Caller(vm, scope, self.feed.channel(audience_key(vm, scope)))
+        return caller
+
+
+def _retire(caller: Caller) -> None:
+    caller.is_current = False
+    caller.channel = _NOTHING
+
+
+class Revision:
+    """Another inventory that is prepared in small steps, while the one before it is in use.
+
+    Args:
+        vms: VMs of the inventory before, by name.
+        name_by_address: Their names by address.
+        scopes: Its scopes, by name.
+
+    Attributes:
+        changed: Names of VMs that are new, gone, or declared otherwise.
+        changed_scopes: The same of scopes.
+    """
+
+    def __init__(
+        self, vms: Mapping[str, VirtualMachine], name_by_address: Mapping[str, str], scopes: Mapping[str, Scope]
+    ) -> None:
+        self.vms = dict(vms)
+        self.name_by_address = dict(name_by_address)
+        self.scopes = dict(scopes)
+        self.changed: set[str] = set()
+        self.changed_scopes: set[str] = set()
+
+    def remove(self, name: str) -> None:
+        """A VM is declared no more."""
+        self.changed.add(name)
+        before = self.vms.pop(name, None)
+        for address in before.addresses if before is not None else ():
+            if self.name_by_address.get(address) == name:  # another may have it by now
+                del self.name_by_address[address]
+
+    def put(self, vm: VirtualMachine) -> None:
+        """A VM is new, or declared otherwise."""
+        self.remove(vm.name)
+        self.vms[vm.name] = vm
+        for address in vm.addresses:
+            self.name_by_address[address] = vm.name
+
+    def remove_scope(self, name: str) -> None:
+        """A scope is declared no more."""
+        self.changed_scopes.add(name)
+        self.scopes.pop(name, None)
+
+    def put_scope(self, scope: Scope) -> None:
+        """A scope is new, or declared otherwise."""
+        self.changed_scopes.add(scope.name)
+        self.scopes[scope.name] = scope
+
+
+def _canonical(address: str) -> str:
+    """Without a zone, and an IPv4 address as such even when it came in by IPv6."""
+    return address.partition("%")[0].removeprefix("::ffff:")
+
+
+@lru_cache(maxsize=256)
+def _is_local(peer: str, local: str) -> bool:
+    if peer == local:
+        return True
+    try:
+        return ipaddress.ip_address(peer).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,119 @@
+"""Drives rollouts: after whatever has happened, and when time alone has changed something; and runs health commands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.core.rollout import Health
+from forewarn.core.rollout_step import CheckHealth
+from forewarn.engine.rollouts import RolloutCommands
+from forewarn.util.duration import format_span
+
+__all__ = ["Rolling"]
+
+_log = structlog.get_logger("forewarn.scheduling.rollout_driver")
+
+_OUTPUT_BYTES_MAX = 64 << 10
+_DETAIL_LENGTH_MAX = 500
+
+
+class Rolling:
+    """What is under way of rollouts on this replica.
+
+    Args:
+        commands: Drives them.
+        clock: The time; where it is virtual, it stands still while a health command runs.
+        wake: Called when the outcome of one is there.
+
+    Attributes:
+        until: When to drive again if nothing happens before; None: not before something happens.
+    """
+
+    def __init__(self, commands: RolloutCommands, clock: Clock, wake: Callable[[], None]) -> None:
+        self.until: datetime | None = None
+        self._commands = commands
+        self._clock = clock
+        self._wake = wake
+        self._health: dict[str, Health] = {}
+        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+
+    async def drive(self) -> bool:
+        """Take every rollout as far as it goes now; hands back whether anything was changed."""
+        has_changed = False
+        while self._commands.has_rollouts:
+            driven = await self._commands.drive_rollouts(self._health)
+            self.until = driven.until
+            has_changed |= driven.has_changed
+            for rollout_id, check in driven.checks.items():
+                self._begin(rollout_id, check)
+            if self._clock.is_virtual and self._running:
+                await asyncio.gather(*self._running.values())
+                continue
+            if not driven.has_more:
+                return has_changed
+        self.until = None
+        return has_changed
+
+    def _begin(self, rollout_id: str, check: CheckHealth) -> None:
+        key = (rollout_id, check.number)
+        known = self._health.get(rollout_id)
+        if key in self._running or (known is not None and known.number == check.number):
+            return
+        self._running[key] = asyncio.ensure_future(self._check(rollout_id, check))
+
+    async def _check(self, rollout_id: str, check: CheckHealth) -> None:
+        try:
+            is_healthy, detail = await _run(check)
+        except Exception as error:  # noqa: BLE001 - a health check that cannot be made is a failed one
+            _log.exception("a health check raised", rollout=rollout_id)
+            is_healthy, detail = False, f"{type(error).__name__}: {error}"
+        finally:
+            self._running.pop((rollout_id, check.number), None)
+        self._health[rollout_id] = Health(
+            number=check.number, batch=check.batch, is_healthy=is_healthy, detail=detail[:_DETAIL_LENGTH_MAX]
+        )
+        self._wake()
+
+    async def stop(self) -> None:
+        """End what runs; it is run again after the next start."""
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _run(check: CheckHealth) -> tuple[bool, str]:
+    """Whether the command succeeded, and the last line of what it said."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *check.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return False, f"cannot run {check.command[0]}: {error.strerror}"
+    assert process.stdout is not None  # noqa: S101 - it was started with a pipe
+    output = b""
+    try:
+        async with asyncio.timeout(check.timeout.total_seconds()):
+            while piece := await process.stdout.read(4096):
+                output = (output + piece)[-_OUTPUT_BYTES_MAX:]
+            status = await process.wait()
+    except TimeoutError:
+        return False, f"no answer within {format_span(check.timeout)}"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    lines = output.decode("utf-8", "replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return status == 0, last or f"exit status {status}"

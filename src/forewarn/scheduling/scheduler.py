@@ -1,0 +1,366 @@
+"""One timer to the next deadline.
+
+The deadlines are in the store; this loop only asks for the next one and comes back in time. A command that makes an
+earlier one wakes it. After a stop of any kind there is nothing to restore: what fell due meanwhile is due now, and is
+carried out in order.
+
+On a virtual clock nobody waits: `advance` goes from deadline to deadline and carries out each at its own moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import structlog
+
+from forewarn.actuators import Actuator
+from forewarn.actuators.contract import BEGIN_BEFORE_S
+from forewarn.clock import Clock, VirtualClock
+from forewarn.core.decision import Changes
+from forewarn.core.model import Maintenance, MaintenanceState
+from forewarn.core.progress import Failure, Progress, Retry
+from forewarn.engine.engine import Engine
+from forewarn.errors import ActuationFailed, ActuatorBusy, ForewarnError, InvalidRequest, LeaseLost
+from forewarn.scheduling.rollout_driver import Rolling
+
+__all__ = ["Pace", "Scheduler"]
+
+_log = structlog.get_logger("forewarn.scheduling.scheduler")
+
+_STORE_RETRY_S = 1.0
+_STEPS_MAX = 1_000_000
+_CALLS_WAITING = 10
+
+
+class Pace:
+    """How much the scheduler does at once, and how often it does its housekeeping.
+
+    Args:
+        batch_max: Maintenances in one transaction.
+        calls_max: Calls of actuators at the same time.
+        call_timeout: For one call of an actuator.
+        retry: After a failed call.
+        remember_every: How often it is written down who asked lately.
+        prune_every: How often old history is forgotten.
+        history: How long ended maintenances are kept.
+        audit: How long audit entries of the ledger are kept; never shorter than `history`.
+        entries_max: How many other entries of the ledger are kept.
+        outcomes: How long idempotency keys are kept.
+    """
+
+    def __init__(  # noqa: PLR0913 - settings, each with its default
+        self,
+        *,
+        batch_max: int = 500,
+        calls_max: int = 64,
+        call_timeout: timedelta = timedelta(minutes=1),
+        retry: Retry | None = None,
+        remember_every: timedelta = timedelta(minutes=1),
+        prune_every: timedelta = timedelta(hours=1),
+        history: timedelta = timedelta(days=90),
+        audit: timedelta = timedelta(days=366),
+        entries_max: int = 10_000_000,
+        outcomes: timedelta = timedelta(hours=24),
+    ) -> None:
+        self.batch_max = batch_max
+        self.calls_max = calls_max
+        self.call_timeout = call_timeout
+        self.retry = retry or Retry()
+        self.remember_every = remember_every
+        self.prune_every = prune_every
+        self.history = history
+        self.audit = max(audit, history)
+        self.entries_max = entries_max
+        self.outcomes = outcomes
+
+
+class Scheduler:
+    """Starts what is due and asks the actuators.
+
+    Args:
+        engine: Carries out the decisions.
+        clock: The time.
+        actuator: Carries out the maintenances.
+        pace: How much at once.
+        on_lateness: Told how late each start was, in seconds.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        actuator: Actuator,
+        pace: Pace | None = None,
+        on_lateness: Callable[[float], None] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._actuator = actuator
+        self._pace = pace or Pace()
+        self._on_lateness = on_lateness or (lambda _late_s: None)
+        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._rolling = Rolling(engine, clock, self.wake)
+        self._aborts: set[asyncio.Task[None]] = set()
+        self._recorded: set[str] = set()
+        self._slots = asyncio.Semaphore(self._pace.calls_max)
+        self._wake = asyncio.Event()
+        self._next: datetime | None = None
+        self._lock = asyncio.Lock()
+        self._housekeeping_at = clock.now()
+        self._prune_at = clock.now() + self._pace.prune_every
+        self._has_lead = False
+        self._tidying: asyncio.Task[None] | None = None
+        engine.listeners.append(self.notice)
+
+    def wake(self) -> None:
+        """Look at the deadlines anew: somebody else has changed something."""
+        self._next = None
+        self._wake.set()
+
+    def notice(self, changes: Changes) -> None:
+        """Come back earlier when a change made an earlier deadline. A hint: the store is asked anyway."""
+        self._abort_ended(changes)
+        if self._engine.has_rollouts and not self._clock.is_virtual:
+            self.wake()
+        due_at = changes.next_due_at
+        if due_at is not None and self._clock.is_virtual and due_at > self._clock.now():
+            return  # time comes there by `advance` only, which asks the store
+        if due_at is not None and (self._next is None or due_at < self._next):
+            self._next = due_at
+            self._wake.set()
+
+    def _abort_ended(self, changes: Changes) -> None:
+        """Let the actuator stop what has ended without its saying so: completed by hand, or failed."""
+        for maintenance in changes.maintenances.values():
+            is_over = maintenance.started_at is not None and not maintenance.is_active
+            if is_over and (maintenance.state is MaintenanceState.FAILED or maintenance.id not in self._recorded):
+                task = asyncio.ensure_future(self._abort(maintenance))
+                self._aborts.add(task)
+                task.add_done_callback(self._aborts.discard)
+
+    async def _abort(self, maintenance: Maintenance) -> None:
+        try:
+            async with asyncio.timeout(self._pace.call_timeout.total_seconds()):
+                await self._actuator.abort(maintenance, self._clock.now())
+        except (ForewarnError, TimeoutError) as error:
+            _log.warning("what was begun could not be stopped", maintenance_id=maintenance.id, error=str(error))
+        except Exception:  # noqa: BLE001 - whatever an actuator does; the log has the trace
+            _log.exception("an actuator raised", maintenance_id=maintenance.id)
+
+    async def _record(self, results: dict[str, Progress | Failure]) -> None:
+        """Write down what the actuator said."""
+        self._recorded |= results.keys()
+        try:
+            await self._engine.record(results, self._pace.retry)
+        finally:
+            self._recorded -= results.keys()
+
+    async def run(self) -> None:
+        """Work until cancelled. A store that is away is asked again each second."""
+        while True:
+            try:
+                await self._round()
+            except LeaseLost as error:
+                _log.warning("nothing more is carried out here", reason=error.message)
+                await asyncio.sleep(_STORE_RETRY_S)
+            except ForewarnError as error:
+                _log.warning("the store cannot be used, trying again", error=error.message)
+                await asyncio.sleep(_STORE_RETRY_S)
+            except Exception:  # noqa: BLE001 - the loop must survive a bug; the log has the trace
+                _log.exception("a round of the scheduler failed, trying again")
+                await asyncio.sleep(_STORE_RETRY_S)
+
+    async def _round(self) -> None:
+        self._wake.clear()
+        leadership = self._engine.leadership
+        async with self._lock:
+            await self._mind_clock()
+            if leadership.is_held:
+                await self._carry_out_due()
+            await self._mind_clock()
+            await self._keep_house()
+            is_idle = self._is_full or not leadership.is_held
+            deadline = None if is_idle else await self._engine.next_deadline(self._calls)
+            if leadership.is_held and self._engine.clock_guard.jump is None:
+                deadline = _earlier(deadline, self._rolling.until)
+            self._next = None if deadline is None else deadline + leadership.skew
+        if self._clock.is_virtual:
+            await self._wake.wait()
+            return
+        until = min(self._housekeeping_at, self._next or self._housekeeping_at)
+        waiting = {
+            asyncio.ensure_future(self._clock.wait_until(until)),
+            asyncio.ensure_future(self._wake.wait()),
+        }
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def advance(self, by: timedelta) -> datetime:
+        """Move a virtual clock, carrying out every deadline on the way at its own moment.
+
+        Returns:
+            The new time.
+
+        Raises:
+            InvalidRequest: The clock is real, or `by` is negative.
+        """
+        clock = self._clock
+        if not isinstance(clock, VirtualClock):
+            msg = "the clock is real: start the service with --clock virtual to advance it"
+            raise InvalidRequest(msg)
+        if by < timedelta(0):
+            msg = "a clock cannot be advanced by a negative span"
+            raise InvalidRequest(msg)
+        async with self._lock:
+            target = clock.now() + by
+            if self._engine.has_rollouts:
+                await self._carry_out_due()
+            for _ in range(_STEPS_MAX):
+                deadline = _earlier(await self._engine.next_deadline(), self._rolling.until)
+                if deadline is None or deadline > target:
+                    break
+                clock.set(max(deadline, clock.now()))
+                await self._carry_out_batch()  # what is due after it is the next deadline
+                if self._engine.has_rollouts:
+                    await self._carry_out_due()
+            clock.set(target)
+            await self._keep_house()
+        return target
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether no further call may begin; the end of one wakes the loop."""
+        return len(self._calls) >= _CALLS_WAITING * self._pace.calls_max
+
+    async def _mind_clock(self) -> None:
+        """Once in a while, when this replica begins to lead, and for as long as the clock is not trusted."""
+        has_lead, self._has_lead = self._has_lead, self._engine.leadership.is_held
+        is_new = self._has_lead and not has_lead
+        if is_new or self._engine.clock_guard.jump is not None or self._clock.now() >= self._housekeeping_at:
+            await self._engine.mind_clock()
+
+    async def _carry_out_due(self) -> None:
+        """Until nothing is due at this moment."""
+        is_done = False
+        while not is_done:
+            while await self._carry_out_batch():
+                pass
+            is_done = self._engine.clock_guard.jump is not None or not await self._rolling.drive()
+
+    async def _carry_out_batch(self) -> bool:
+        """First every start, then some of the actuators; hands back whether more may be due."""
+        while True:
+            due = await self._engine.handle_due(self._pace.batch_max, self._calls)
+            for late_s in due.started:
+                self._on_lateness(late_s)
+            if not due.has_more:
+                break
+        while await self._engine.look(self._pace.batch_max):
+            pass
+        if not due.jobs or self._is_full:
+            return False
+        await self._ask(due.jobs)
+        return True
+
+    async def _ask(self, jobs: tuple[Maintenance, ...]) -> None:
+        """Ask the actuator about each; those that answer within this turn of the loop share one transaction."""
+        unclaimed = [] if self._actuator.is_observable else [m.id for m in jobs if m.begun_at is None]
+        claimed = await self._engine.claim(unclaimed) if unclaimed else set[str]()
+        if self._clock.is_virtual and len(jobs) == 1:
+            result = await self._ask_one(jobs[0], is_claimed=jobs[0].id in claimed)
+            await self._record({jobs[0].id: result})
+            return
+        results: dict[str, Progress | Failure] = {}
+        slow = {m.id: asyncio.ensure_future(self._ask_one(m, is_claimed=m.id in claimed)) for m in jobs}
+        if self._clock.is_virtual:
+            await asyncio.gather(*slow.values())
+        else:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        for maintenance_id in [i for i, task in slow.items() if task.done()]:
+            results[maintenance_id] = slow.pop(maintenance_id).result()
+        for maintenance_id, task in slow.items():
+            self._calls[maintenance_id] = asyncio.ensure_future(self._record_later(maintenance_id, task))
+        if results:
+            await self._record(results)
+
+    async def _ask_one(self, maintenance: Maintenance, *, is_claimed: bool) -> Progress | Failure:
+        is_execution = is_claimed
+        try:
+            async with self._slots, asyncio.timeout(self._pace.call_timeout.total_seconds()):
+                self._engine.leadership.insist()
+                now = self._clock.now()
+                progress = None if is_claimed else await self._actuator.observe(maintenance, now)
+                if progress is None:
+                    self._engine.leadership.insist()  # the look may have taken longer than the lease lasts
+                    BEGIN_BEFORE_S.set(self._engine.leadership.until_s)
+                    is_execution = True
+                    progress = await self._actuator.execute(maintenance, now)
+                return progress
+        except LeaseLost:
+            raise
+        except TimeoutError:
+            return Failure(reason=f"no answer within {self._pace.call_timeout}")
+        except ActuationFailed as error:
+            return Failure(reason=error.message, is_final=True)
+        except ActuatorBusy as error:
+            return Failure(reason=error.message, has_begun_nothing=True, tries=error.tries)
+        except ForewarnError as error:
+            return Failure(reason=error.message, has_begun_nothing=is_execution)
+        except Exception as error:  # noqa: BLE001 - whatever an actuator does; the log has the trace
+            _log.exception("an actuator raised", maintenance_id=maintenance.id)
+            return Failure(reason=f"{type(error).__name__}: {error}")
+
+    async def _record_later(self, maintenance_id: str, task: asyncio.Task[Progress | Failure]) -> None:
+        try:
+            await self._record({maintenance_id: await task})
+        except ForewarnError as error:
+            _log.warning("an answer was not written down, the actuator is asked again", error=error.message)
+        finally:
+            self._calls.pop(maintenance_id, None)
+            self._wake.set()
+
+    async def _keep_house(self) -> None:
+        now = self._clock.now()
+        if now < self._housekeeping_at:
+            return
+        self._housekeeping_at = now + self._pace.remember_every
+        await self._engine.remember_requests()
+        if not self._engine.leadership.is_held:
+            return
+        is_time_to_prune = now >= self._prune_at
+        if is_time_to_prune:
+            self._prune_at = now + self._pace.prune_every
+        if self._clock.is_virtual:
+            await self._tidy(is_time_to_prune=is_time_to_prune)
+        elif self._tidying is None or self._tidying.done():
+            # Not in this loop: to forget a million maintenances takes minutes, and starts must be on time.
+            self._tidying = asyncio.ensure_future(self._tidy(is_time_to_prune=is_time_to_prune))
+
+    async def _tidy(self, *, is_time_to_prune: bool) -> None:
+        try:
+            await self._engine.mend_history()
+            if is_time_to_prune:
+                pace = self._pace
+                await self._engine.prune(pace.history, pace.outcomes, pace.entries_max, pace.audit)
+        except ForewarnError as error:
+            _log.warning("the history could not be tidied, trying again later", error=error.message)
+        except Exception:  # noqa: BLE001 - a bug here must not go unseen; the log has the trace
+            _log.exception("tidying the history failed, trying again later")
+
+    async def stop(self) -> None:
+        """Cancel the calls under way and write down who asked lately. They are repeated after the next start."""
+        tidying = [] if self._tidying is None else [self._tidying]
+        for task in (*self._calls.values(), *self._aborts, *tidying):
+            task.cancel()
+        await self._rolling.stop()
+        await self._engine.remember_requests()
+
+
+def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    return min((moment for moment in (one, other) if moment is not None), default=None)

@@ -1,0 +1,1 @@
+"""The service: its parts put together."""

@@ -1,0 +1,275 @@
+"""Everything that answers VMs and carries maintenance out, put together: all of the service but its control API.
+
+`forewarn serve` runs it with threads for its database. Tests run it with everything inline, on virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from forewarn.actuators import Actuator, Simulate
+from forewarn.clock import Clock
+from forewarn.config import Settings
+from forewarn.core.approval import Approval, Approver
+from forewarn.core.progress import Retry
+from forewarn.core.subscription import Backoff
+from forewarn.endpoint import MetadataApp, MetadataServer
+from forewarn.endpoint.fault_registry import Faults
+from forewarn.endpoint.parent import MetadataProcess, ProcessTerms
+from forewarn.endpoint.request_journal import Journal
+from forewarn.endpoint.traffic import Limits, Traffic
+from forewarn.engine.clock_guard import ClockGuard
+from forewarn.engine.engine import Engine
+from forewarn.engine.follower import Follower
+from forewarn.engine.leader_election import Leased
+from forewarn.engine.transaction import IdSource, Runner, inline, threaded
+from forewarn.errors import ForewarnError
+from forewarn.net.listen import parse_host_names
+from forewarn.notifications.notifier import Habits, Notifier
+from forewarn.publishing.feed import Feed
+from forewarn.publishing.identity import Identity
+from forewarn.scheduling.scheduler import Pace, Scheduler
+from forewarn.store.contract import Store
+from forewarn.util.fair_share import Room
+from forewarn.util.ids import RandomIds
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from forewarn.net.outbound import Terms
+
+__all__ = ["STOP_GRACE_S", "Backend"]
+
+_log = structlog.get_logger("forewarn")
+
+STOP_GRACE_S = 2.0
+"""How long answers under way may take when the service stops."""
+
+_REPORT_S = 5.0
+"""How often a process of its own tells which VMs have asked, where nothing is announced to them."""
+
+
+class Backend:
+    """Store, engine, scheduler, metadata endpoint, faults and journal.
+
+    Args:
+        settings: All settings.
+        store: The truth; closed by whoever made it.
+        clock: The time.
+        actuator: Carries maintenances out; None for `simulate`.
+        new_id: Source of ids; None for random ones.
+        write: Runs write transactions.
+        read: Runs reads.
+        read_long: Runs reads that take seconds; None: as `read`.
+        on_lateness: Told how late each start was, in seconds.
+    """
+
+    def __init__(  # noqa: PLR0913 - the surroundings, each of which somebody replaces
+        self,
+        settings: Settings,
+        *,
+        store: Store,
+        clock: Clock,
+        actuator: Actuator | None = None,
+        new_id: IdSource | None = None,
+        write: Runner = inline,
+        read: Runner = inline,
+        read_long: Runner | None = None,
+        on_lateness: Callable[[float], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.clock = clock
+        self.feed = Feed(settings.dialect)
+        self.identity = Identity(self.feed, settings.any_caller_is)
+        self.faults = Faults(clock, settings.faults_max)
+        self.journal = Journal(clock.now, settings.journal_requests_max)
+        self.engine = Engine(
+            store=store,
+            clock=clock,
+            feed=self.feed,
+            identity=self.identity,
+            rules=settings.rules,
+            new_id=new_id or RandomIds(),
+            write=write,
+            read=read,
+            read_long=read_long,
+            waiting_max=settings.commands_max,
+            room=Room(
+                entries_max=settings.commands_max,
+                weight_max=settings.approval_ids_waiting_max,
+                owner_entries_max=settings.approvals_waiting_per_caller_max,
+                owner_weight_max=settings.approval_ids_waiting_per_caller_max,
+            ),
+            faults=self.faults,
+            clock_guard=ClockGuard(settings.clock_jump_max),
+        )
+        self.traffic = Traffic(_limits(settings), len(self.feed.versions), self.faults, self.journal or None)
+        self.app = MetadataApp(self.engine, clock, self.traffic, settings.first_answer_delay.total_seconds())
+        self.endpoint = MetadataServer(self.app, self.traffic, self.identity, clock)
+        shared = None if clock.is_virtual else store.shared
+        if shared is not None:
+            holder = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+            self._renewer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-lease")
+            renew = threaded(self._renewer)
+            self.engine.leadership = Leased(shared, clock, holder, write, renew=renew)
+        self.follower = None if shared is None else Follower(shared, self.engine, self._hear)
+        self.on_news: list[Callable[[], None]] = []
+        self.actuator = actuator or Simulate(settings.simulate_impact_after, settings.simulate_complete_after)
+        self.scheduler = Scheduler(
+            self.engine,
+            clock,
+            self.actuator,
+            _pace(settings),
+            on_lateness,
+        )
+        self.notifier = _notifier(settings, self.engine)
+
+    @asynccontextmanager
+    async def scheduling(self) -> AsyncIterator[None]:
+        """Deadlines are carried out until the block ends; commands under way then come to their end."""
+        leadership = self.engine.leadership
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.engine.drain)
+            stack.push_async_callback(leadership.give_back)
+            if isinstance(leadership, Leased):
+                stack.callback(self._renewer.shutdown)
+                leadership.on_change = self._take_turns
+                stack.push_async_callback(_stop, asyncio.create_task(leadership.run()))
+            if self.follower is not None:
+                stack.push_async_callback(_stop, asyncio.create_task(self.follower.run()))
+            stack.push_async_callback(self.actuator.close)
+            task = asyncio.create_task(self.scheduler.run())
+            stack.push_async_callback(self._stop_scheduler, task)
+            stack.push_async_callback(self.notifier.stop)
+            stack.push_async_callback(_stop, asyncio.create_task(self.notifier.run()))
+            yield
+
+    def _take_turns(self) -> None:
+        """Another replica acts from now on, or this one."""
+        self.scheduler.wake()
+        self.notifier.hear()
+
+    def _hear(self) -> None:
+        """Others have committed something."""
+        self._take_turns()
+        for listener in self.on_news:
+            listener()
+
+    @asynccontextmanager
+    async def answering(self, sockets: Sequence[socket.socket], grace_s: float = STOP_GRACE_S) -> AsyncIterator[None]:
+        """VMs are answered on these sockets until the block ends."""
+        await self.endpoint.start(sockets)
+        try:
+            yield
+        finally:
+            await self.endpoint.stop(grace_s)
+
+    def process(self) -> MetadataProcess:
+        """A process that answers VMs in the place of this one; nothing is started yet."""
+        settings = self.settings
+        terms = ProcessTerms(
+            any_caller_is=settings.any_caller_is,
+            first_answer_delay_s=settings.first_answer_delay.total_seconds(),
+            report_s=min(_REPORT_S, settings.disable_after.total_seconds() / 4),
+            requests_kept=settings.journal_requests_max,
+            calls_max=settings.commands_max,
+            calls_per_vm_max=settings.approvals_at_work_per_vm_max,
+            silence_max_s=settings.metadata_silence_max.total_seconds(),
+        )
+        return MetadataProcess(
+            terms,
+            feed=self.feed,
+            identity=self.identity,
+            enable=self.engine.enable,
+            approve=self._approve,
+            traffic=self.traffic,
+            journal=self.journal,
+        )
+
+    async def _approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+        """As the app of this process would; something else may have been put in the place of that by now."""
+        return await self.app.approve(event_ids, approver)
+
+    async def _stop_scheduler(self, task: asyncio.Task[None]) -> None:
+        await _stop(task)
+        try:
+            await self.scheduler.stop()
+        except ForewarnError as error:
+            _log.warning("who asked lately could not be written down", error=error.message)
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        body_size_bytes_max=min(settings.body_size_bytes_max, settings.metadata_body_size_bytes_max),
+        header_size_bytes_max=settings.header_size_bytes_max,
+        start_requests_max=settings.start_requests_max,
+        request_timeout_s=settings.request_timeout.total_seconds(),
+        idle_timeout_s=settings.idle_timeout.total_seconds(),
+        connections_max=settings.connections_max,
+        connections_per_vm_max=settings.connections_per_vm_max,
+        connections_per_unknown_address_max=settings.connections_per_unknown_address_max,
+        approvals_at_work_per_vm_max=settings.approvals_at_work_per_vm_max,
+        approval_bytes_per_vm_minute_max=settings.approval_bytes_per_vm_minute_max,
+        body_bytes_per_vm_max=settings.body_bytes_per_vm_max,
+        body_bytes_max=settings.body_bytes_max,
+        wait_s_max=settings.wait_max.total_seconds(),
+        rate_limit_per_s=settings.rate_limit_per_s,
+        host_names=parse_host_names(settings.metadata_host_names),
+    )
+
+
+def _notifier(settings: Settings, engine: Engine) -> Notifier:
+    engine.subscriptions_max = settings.subscriptions_max
+    engine.deliveries_dead_max = settings.notify_dead_max
+    engine.secret_overlap = settings.notify_secret_overlap
+    backoff = Backoff(first=settings.notify_retry, longest=settings.notify_retry_max, age_max=settings.notify_age_max)
+    habits = Habits(
+        source=settings.notify_source,
+        backoff=backoff,
+        requests_max=settings.notify_requests_max,
+        waiting_max=settings.notify_waiting_max,
+    )
+    if settings.notify_proxy or settings.notify_ca_file is not None:
+        from forewarn.net.outbound import check_terms  # noqa: PLC0415 - as in `_terms`
+
+        check_terms(_terms(settings))
+    return Notifier(engine, engine.clock, lambda: _terms(settings), habits)
+
+
+def _terms(settings: Settings) -> Terms:
+    from forewarn.net.outbound import Terms  # noqa: PLC0415 - most services, and every test of a handler, notify nobody
+
+    return Terms(
+        deadline=settings.notify_deadline,
+        answer_size_bytes_max=settings.notify_answer_size_bytes_max,
+        allows_private=settings.notify_private_addresses,
+        proxy=settings.notify_proxy,
+        ca_file=settings.notify_ca_file,
+    )
+
+
+def _pace(settings: Settings) -> Pace:
+    return Pace(
+        batch_max=settings.due_batch_max,
+        calls_max=settings.actuator_calls_max,
+        call_timeout=settings.actuator_timeout,
+        retry=Retry(attempts_max=settings.actuator_attempts_max, pause=settings.actuator_retry),
+        history=settings.history_retention,
+        audit=settings.audit_retention,
+        entries_max=settings.history_entries_max,
+        outcomes=settings.idempotency_retention,
+    )

@@ -1,0 +1,566 @@
+"""The service, put together: store, engine, scheduler, metadata endpoint, control API.
+
+`Service` owns the parts and their order: what was started last stops first. `serve` is `Service` until a signal comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import resource
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+import uvicorn
+
+from forewarn.actuators import Actuator
+from forewarn.actuators.choose import make_actuator
+from forewarn.actuators.traced import Traced
+from forewarn.auth.authenticator import Tokens, operator_token
+from forewarn.auth.oidc import Issuer
+from forewarn.auth.rejections import Refusals
+from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock, uptime_s
+from forewarn.config import Settings
+from forewarn.control import Context, make_control_app
+from forewarn.control.admission import Admission
+from forewarn.control.joining import OwnTraces
+from forewarn.control.listener import ControlServer, ListenerLimits
+from forewarn.control.refusal import RefusalLog
+from forewarn.control.settling import Settling
+from forewarn.control.throttle import Throttle
+from forewarn.core.approval import Approval, Approver
+from forewarn.core.budget import Accounts, Use
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Host, VirtualMachine
+from forewarn.dashboard import add_dashboard
+from forewarn.endpoint.descriptors import raise_descriptor_limit
+from forewarn.engine.engine import SAMPLE_FINGERPRINT
+from forewarn.engine.transaction import threaded
+from forewarn.errors import ConfigError, Conflict, EndpointBehind, ForewarnError, InvalidRequest, ServerError
+from forewarn.net.listen import bound, is_loopback, parse_listen, url_of
+from forewarn.net.pool import PoolLimit, PoolLimits, parse_networks
+from forewarn.observability.metrics import Fleet, Metrics
+from forewarn.observability.tracing import opened
+from forewarn.observability.tracing.sights import Sights
+from forewarn.publishing.host_watch import Hub
+from forewarn.server.backend import STOP_GRACE_S, Backend
+from forewarn.store import SqlStore
+from forewarn.store.contract import Store
+from forewarn.wire.inventory import fingerprint, in_file, parse_inventory
+
+if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig
+    from starlette.types import ASGIApp
+
+__all__ = ["Service", "fit_descriptors", "raise_descriptor_limit", "run_service", "serve"]
+
+_log = structlog.get_logger("forewarn.server.service")
+
+_SWITCH_INTERVAL_S = 0.001
+_GC_THRESHOLDS = (50_000, 20, 50)
+_DESCRIPTORS_SPARE = 512
+_PROBE_EVERY_S = 1.0
+_CHECK_SPAN_S = 60.0
+"""Longest look for damage: while it goes on, the write-ahead log of SQLite grows."""
+
+_DESCRIPTORS_LOW = 4096
+
+
+class Service:
+    """Everything that `forewarn serve` runs, in one event loop.
+
+    Args:
+        settings: All settings.
+        actuator: Carries maintenances out; None for `simulate`.
+        clock: None for the one that the settings name.
+        may_start_process: Whether VMs may be answered by a process of their own, if the settings say so.
+
+    Attributes:
+        control: The control listener, while it runs.
+        control_tick_s: How often that looks for what is overdue.
+    """
+
+    control: ControlServer
+    control_tick_s = 1.0
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        actuator: Actuator | None = None,
+        clock: Clock | None = None,
+        may_start_process: bool = False,
+    ) -> None:
+        self.settings = settings
+        # A virtual clock is shared by all parts of the service, and so are faults: they are for tests.
+        self._has_process = (
+            may_start_process
+            and settings.metadata_process == "own"
+            and settings.clock == "real"
+            and clock is None
+            and not settings.fault_injection
+        )
+        self.tokens = Tokens(operator=operator_token(settings.state_dir), issuer=_make_issuer(settings))
+        self._metadata_addresses = [parse_listen(part) for part in settings.metadata_listen.split(",")]
+        self._control_address = parse_listen(settings.control_listen)
+        _check_exposure(settings, self._control_address[0])
+        inventory = _read_inventory(settings.inventory)
+        self.store: Store = SqlStore(settings.database_url, size_bytes_max=settings.database_size_bytes_max)
+        try:
+            self._build(settings, actuator, clock, inventory)
+        except BaseException:
+            self.store.close()
+            raise
+
+    def _build(
+        self, settings: Settings, actuator: Actuator | None, clock: Clock | None, inventory: bytes | None
+    ) -> None:
+        self.clock = clock or _make_clock(settings, self.store)
+        self._inventory = inventory
+        self.tracing = opened(
+            settings.tracing_endpoint,
+            clock=self.clock,
+            sample_ratio=settings.tracing_sample_ratio,
+            service_name=settings.tracing_service_name,
+            moments_max=settings.tracing_moments_max,
+        )
+        actuator = actuator or make_actuator(settings, self.clock)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-write")
+        self._reader = ThreadPoolExecutor(2, thread_name_prefix="forewarn-read")
+        self._long_reader = ThreadPoolExecutor(1, thread_name_prefix="forewarn-read-long")
+        self._checker = ThreadPoolExecutor(1, thread_name_prefix="forewarn-check")
+        self._probing = asyncio.Lock()
+        self._probed_s = float("-inf")
+        self.backend = Backend(
+            settings,
+            store=self.store,
+            clock=self.clock,
+            actuator=Traced(actuator, self.tracing, self.clock) if self.tracing.is_on else actuator,
+            write=threaded(self._writer),
+            read=threaded(self._reader),
+            read_long=threaded(self._long_reader),
+            on_lateness=self._observe_lateness,
+        )
+        self.feed, self.identity = self.backend.feed, self.backend.identity
+        self.engine, self.scheduler = self.backend.engine, self.backend.scheduler
+        self.endpoint, self.traffic = self.backend.endpoint, self.backend.traffic
+        self.faults, self.journal = self.backend.faults, self.backend.journal
+        self.process = self.backend.process() if self._has_process else None
+        hub = Hub(
+            self.feed,
+            self.identity,
+            settings.first_answer_delay.total_seconds(),
+            lambda: self.engine.position,
+            watches_max=settings.watches_max,
+        )
+        fleet = Fleet(
+            is_leader=lambda: self.engine.leadership.is_held,
+            skew_s=self._skew_s,
+            watches=hub.__len__,
+            clock_jump_s=self._clock_jump_s,
+            clock_jumps=lambda: self.engine.clock_guard.jumps,
+            deliveries=lambda: self.backend.notifier.counts,
+            undelivered_s=self.backend.notifier.ages_s,
+            limited=self._limited,
+            control_connections=self._control_connections,
+            endpoint_restarts=lambda: 0 if self.process is None else self.process.restarts,
+        )
+        self.metrics = Metrics(self.traffic, self.feed, lambda: (self.process or self.endpoint).connections, fleet)
+        refusals = Refusals(
+            failures_max=settings.auth_failures_max,
+            entries_max=settings.refused_entries_max,
+            entries_total_max=settings.refused_entries_total_max,
+            addresses_max=settings.refused_addresses_max,
+        )
+        self.engine.tokens_max = settings.tokens_max
+        self.context = Context(
+            engine=self.engine,
+            hub=hub,
+            scheduler=self.scheduler,
+            clock=self.clock,
+            tokens=self.tokens,
+            metrics=self.metrics,
+            is_open=is_loopback(self._control_address[0]),
+            check_ready=self._check_ready,
+            body_size_bytes_max=settings.body_size_bytes_max,
+            page_size_max=settings.page_size_max,
+            request_vms_max=settings.request_vms_max,
+            journal=self.journal,
+            refusals=refusals,
+            refused=RefusalLog(self.engine, refusals, self.clock),
+            token_lifetime=settings.token_lifetime,
+            token_lifetime_max=settings.token_lifetime_max,
+            token_names_max=settings.token_names_max,
+            session_lifetime=settings.session_lifetime,
+            removals=settings.removals,
+            notifier=self.backend.notifier,
+            admission=Admission(Accounts(settings.budgets.by_role(), settings.budgets_max), _throttle(settings)),
+            limits_met=self.traffic.budgets.met,
+            has_faults=settings.fault_injection,
+            may_run_commands=settings.health_commands,
+        )
+        if self.process is not None:
+            self.context.look = self.process.look
+        self.engine.listeners += [self.metrics.notice, self.context.notice]
+        self.backend.on_news.append(self.context.notice)
+        if self.tracing.is_on:
+            self._trace()
+
+    def _trace(self) -> None:
+        """Have commands, approvals and maintenances told."""
+        self.engine.tracing = self.tracing
+        self.engine.listeners.append(self.tracing.told)
+        self.backend.app.approve = self._approve_traced
+        self.sights = Sights(self.tracing, self.clock, self.feed.asked_at, self.settings.tracing_sights_max)
+        self.feed.listeners.append(self.sights.notice)
+
+    async def _approve_traced(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+        """What a VM approves, told."""
+        with self.tracing.answering(approver, len(event_ids)):
+            return await self.engine.approve(event_ids, approver)
+
+    def _limited(self) -> dict[str, int]:
+        """How often limits of the control address were met."""
+        refused = self.control.pool.refused
+        by_connections = {limit.value: refused[limit] for limit in PoolLimit}
+        admission = self.context.admission
+        by_use = {use.value: admission.limited[use] for use in Use}
+        return by_connections | by_use | admission.throttle.refused
+
+    def _control_connections(self) -> dict[str, int]:
+        pool = self.control.pool
+        return {"known": len(pool) - pool.unknown, "unknown": pool.unknown}
+
+    def _skew_s(self) -> float:
+        return self.engine.leadership.skew.total_seconds()
+
+    def _clock_jump_s(self) -> float:
+        jump = self.engine.clock_guard.jump
+        return 0.0 if jump is None else jump.by.total_seconds()
+
+    def _observe_lateness(self, late_s: float) -> None:
+        self.metrics.observe_lateness(late_s)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Service]:
+        """The service, answering, until the block ends.
+
+        Raises:
+            ConfigError: An address cannot be listened on.
+            ForewarnError: The inventory or the store cannot be used.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self.store.close)
+            stack.callback(self._reader.shutdown)
+            stack.callback(self._long_reader.shutdown)
+            stack.callback(self._writer.shutdown)
+            stack.callback(self._checker.shutdown)
+            stack.callback(self.store.end_check)
+            stack.push_async_callback(self.tracing.close)
+            metadata = [stack.enter_context(bound(*address)) for address in self._metadata_addresses]
+            control = stack.enter_context(bound(*self._control_address))
+            self.metadata_urls = [url_of("http", sock) for sock in metadata]
+            self.control_url = url_of("https" if self.settings.tls_certificate else "http", control)
+            if self.process is not None:
+                await stack.enter_async_context(self.process.started(metadata))
+            await self._load()
+            self._check_callers()
+            stack.push_async_callback(_cancel, asyncio.create_task(self._check_pages()))
+            if self.tracing.is_on:
+                self.sights.is_begun = True
+                stack.push_async_callback(_cancel, asyncio.create_task(self.sights.run()))
+            await stack.enter_async_context(self.backend.scheduling())
+            stack.push_async_callback(self.context.refused.stop)
+            control_app = make_control_app(self.context, cast("TelemetryConfig | None", self.tracing.telemetry))
+            add_dashboard(control_app, self.context)
+            names = self.tracing.joining
+            guarded: ASGIApp = OwnTraces(control_app, self.context, names) if names else control_app
+            if self.process is not None:
+                guarded = Settling(guarded, self.process.settled)
+            server = self.control = ControlServer(_control_config(self.settings, guarded), self._listener_limits())
+            server.tick_s = self.control_tick_s
+            server.tellers.append(self.context.admission.tell)
+            server.throttled = self.context.admission.refuse_unread
+            _load_tls(server.config)
+            control_task = asyncio.create_task(server.serve(sockets=[control]))
+            stack.push_async_callback(_stop_control, server, control_task)
+            stack.callback(self.context.stop)
+            if self.process is not None:
+                await stack.enter_async_context(self.process.answering(STOP_GRACE_S))
+            else:
+                await stack.enter_async_context(self.backend.answering(metadata))
+            while not server.started and not control_task.done():  # noqa: ASYNC110 - uvicorn tells in no other way
+                await asyncio.sleep(0.005)
+            if control_task.done():
+                await control_task
+                msg = "the control API did not start"
+                raise ServerError(msg)
+            yield self
+
+    def _listener_limits(self) -> ListenerLimits:
+        settings = self.settings
+        return ListenerLimits(
+            header_size_bytes_max=settings.header_size_bytes_max,
+            request_timeout_s=settings.request_timeout.total_seconds(),
+            idle_timeout_s=settings.control_idle_timeout.total_seconds(),
+            pool=PoolLimits(
+                connections_max=settings.control_connections_max,
+                unknown_max=settings.control_unknown_connections_max,
+                per_address_max=settings.control_unknown_connections_per_address_max,
+                unknown_size_bytes_max=settings.control_unknown_size_bytes_max,
+                proxies=parse_networks(settings.control_proxies),
+            ),
+        )
+
+    async def _load(self) -> None:
+        """Fill the memory from the store, and apply the inventory file if it is another than last time."""
+        await self.engine.recover()
+        mark = await self.engine.read(lambda reader: reader.fingerprint())
+        if self._inventory is not None:
+            if mark != fingerprint(self._inventory):
+                await self._apply_file(self._inventory, is_first=mark is None)
+        elif mark is None:
+            await self.engine.apply_inventory(_SAMPLE, SAMPLE_FINGERPRINT, actor="forewarn", is_first=True)
+
+    async def _apply_file(self, text: bytes, *, is_first: bool) -> None:
+        """Apply the inventory file; where it may not be, what was declared before stays, and the VMs are answered.
+
+        Raises:
+            ConfigError: It cannot be read as an inventory.
+        """
+        path = self.settings.inventory
+        try:
+            inventory = parse_inventory(text)
+        except InvalidRequest as error:
+            raise ConfigError(in_file(error, str(path)), setting="inventory") from error
+        actor, removals = "operator:inventory", self.context.removals
+        try:
+            await self.engine.apply_inventory(inventory, fingerprint(text), actor=actor, removals=removals)
+        except Conflict as error:
+            if is_first:
+                raise
+            _log.warning(
+                "the inventory file was not applied and the earlier inventory stays in force; see what it would change "
+                "with 'forewarn inventory diff', then apply it with 'forewarn inventory apply'",
+                file=str(path),
+                reason=error.message,
+            )
+
+    def _check_callers(self) -> None:
+        name = self.settings.any_caller_is
+        if name and self.identity.named(name) is None:
+            msg = f"any_caller_is: vm {name!r} is not declared in the inventory"
+            raise ConfigError(msg, setting="any_caller_is")
+
+    async def _check_ready(self) -> None:
+        """Check that the store takes changes and that VMs are shown the newest documents.
+
+        The store is tried once a second at most: whoever asks for it, asks for a write to the disk.
+
+        Raises:
+            StoreUnavailable: It takes no changes.
+            StoreCorrupt: It is damaged.
+            EndpointBehind: The process that answers VMs is away, or has yet to hear of what was committed.
+        """
+        self.engine.leadership.check_clock()
+        async with self._probing:
+            if self.store.damage is not None or uptime_s() - self._probed_s >= _PROBE_EVERY_S:
+                await self.engine.probe()
+                self._probed_s = uptime_s()
+        if self.process is not None and not await self.process.sync():
+            msg = "the process that answers VMs does not answer: see the log, forewarn_metadata_process_restarts_total"
+            raise EndpointBehind(msg)
+
+    async def _check_pages(self) -> None:
+        """At the start and then now and then, in a thread of its own: it reads all of the file."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await loop.run_in_executor(self._checker, self.store.check_pages, _CHECK_SPAN_S)
+            except ForewarnError as error:
+                _log.warning("the pages of the database could not be checked", error=error.message)
+            await asyncio.sleep(self.settings.database_check_every.total_seconds())
+
+
+_SAMPLE = Inventory(hosts=(Host(name="host-1"),), vms=(VirtualMachine(name="vm-1", host="host-1"),))
+"""Declared when nothing is: one VM that answers for every caller on this machine."""
+
+
+def _throttle(settings: Settings) -> Throttle:
+    return Throttle(
+        per_address_max=settings.unknown_requests_per_address_minute_max,
+        unknown_max=settings.unknown_requests_per_minute_max,
+        proxies=parse_networks(settings.control_proxies),
+    )
+
+
+def _control_config(settings: Settings, app: Any) -> uvicorn.Config:  # noqa: ANN401 - any ASGI app
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=1,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+    )
+
+
+def _load_tls(config: uvicorn.Config) -> None:
+    """Read certificate and key before anybody is told that the service is ready.
+
+    Raises:
+        ConfigError: They cannot be read, or do not belong together.
+    """
+    try:
+        config.load()
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        msg = f"cannot use certificate {config.ssl_certfile} with key {config.ssl_keyfile}: {reason}"
+        raise ConfigError(msg) from error
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _stop_control(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
+    server.should_exit = True
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _make_issuer(settings: Settings) -> Issuer | None:
+    """The issuer of signed tokens, if the settings name one.
+
+    Raises:
+        ConfigError: They name a virtual clock, too: by that one every token would have expired, or none.
+    """
+    if settings.oidc is None:
+        return None
+    if settings.clock == "virtual":
+        msg = "oidc needs a real clock: what an issuer signs holds by its own time"
+        raise ConfigError(msg, setting="oidc")
+    return Issuer(settings.oidc)
+
+
+def _make_clock(settings: Settings, store: Store) -> Clock:
+    """The real clock, or a virtual one that goes on where the database stopped.
+
+    Raises:
+        ConfigError: The database was used with the other kind: virtual time would make nonsense of real deadlines.
+    """
+    with store.write() as tx:
+        kind = tx.clock()
+        if kind not in (None, settings.clock):
+            msg = f"database {settings.database_url} was used with a {kind} clock: use another one, or --clock {kind}"
+            raise ConfigError(msg)
+        tx.keep_clock(settings.clock)
+    if settings.clock == "real":
+        return RealClock()
+    start = settings.clock_start or VIRTUAL_START
+    start = start.replace(tzinfo=UTC) if start.tzinfo is None else start.astimezone(UTC)
+    with store.read() as reader:
+        newest = reader.entries(limit=1, newest=True).items
+    return VirtualClock(max([start, *(entry.at for entry in newest)]))
+
+
+def _read_inventory(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        msg = f"cannot read the inventory {path}: {error.strerror}"
+        raise ConfigError(msg) from error
+
+
+def _check_exposure(settings: Settings, host: str) -> None:
+    """Tokens do not travel in the clear: beyond loopback the control API wants TLS, or to be told aloud."""
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        msg = "TLS needs both: give --tls-certificate and --tls-key"
+        raise ConfigError(msg)
+    if is_loopback(host) or settings.tls_certificate is not None or settings.insecure:
+        return
+    msg = f"the control API on {host} needs TLS: give --tls-certificate and --tls-key, or say --insecure"
+    raise ConfigError(msg)
+
+
+# Running
+
+
+async def serve(settings: Settings, ready: Callable[[Service], None]) -> None:
+    """Run the service until SIGTERM or SIGINT; `ready` is called once it answers."""
+    service = Service(settings, may_start_process=True)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with service.running():
+        ready(service)
+        await stop.wait()
+
+
+def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
+    """Run `serve` on uvloop, with as many descriptors as the machine gives and threads that hand over quickly."""
+    import uvloop  # noqa: PLC0415 - not on every platform that runs the CLI
+
+    raise_descriptor_limit(settings.connections_max + settings.control_connections_max + _DESCRIPTORS_SPARE)
+    settings = fit_descriptors(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.disable()
+
+    def loaded(service: Service) -> None:
+        """What lives from the start on is no garbage: never look through it again, since that halts every answer."""
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        gc.enable()
+        ready(service)
+
+    uvloop.run(serve(settings, loaded))
+
+
+def fit_descriptors(settings: Settings, descriptors: int) -> Settings:
+    """The settings with as many connections to the control address as leave VMs their descriptors.
+
+    VMs are left all that they may have or, where there are too few, half of what there is. Limits that nobody has set
+    are as large as there is room for: then the log says so only where there is little.
+
+    Args:
+        settings: As they were given.
+        descriptors: How many this process may have; negative for any number.
+    """
+    wanted = settings.connections_max + settings.control_connections_max + _DESCRIPTORS_SPARE
+    if descriptors < 0 or descriptors >= wanted:
+        return settings
+    free = max(descriptors - min(_DESCRIPTORS_SPARE, descriptors // 4), 2)
+    control_max = min(settings.control_connections_max, max(free - settings.connections_max, free // 2))
+    is_asked_for = bool(settings.model_fields_set & {"connections_max", "control_connections_max"})
+    if is_asked_for or descriptors < _DESCRIPTORS_LOW:
+        _log.warning(
+            "too few file descriptors for these settings: raise the limit of open files (LimitNOFILE, ulimit -n)",
+            descriptors=descriptors,
+            wanted=wanted,
+            connections_max=settings.connections_max,
+            control_connections_max=control_max,
+        )
+    return settings.model_copy(
+        update={
+            "control_connections_max": control_max,
+            "control_unknown_connections_max": min(
+                settings.control_unknown_connections_max, max(control_max * 3 // 4, 1)
+            ),
+        }
+    )

@@ -1,0 +1,1 @@
+"""Small things that know nothing of Forewarn: durations, time zones, ids, secrets, text."""

@@ -1,0 +1,182 @@
+"""Who is told of which change, and how much waits for one who does not listen."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from forewarn.core.decision import Document
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Audience, Host
+from forewarn.errors import LimitExceeded, NotFound
+from forewarn.publishing.feed import Feed
+from forewarn.publishing.host_watch import Hub, Watch
+from forewarn.publishing.identity import Identity
+from forewarn.wire.hostfeed import parse_line
+from forewarn.wire.imds import Dialect
+from tests.support.spans import GUARD_S
+from tests.support.world import NOW
+from tests.unit.core.builders import availability_set, vm
+
+INVENTORY = Inventory(
+    hosts=(Host(name="one"), Host(name="two"), Host(name="empty")),
+    scopes=(availability_set("web"),),
+    vms=(
+        replace(vm("web-0", scope="web"), host="one"),
+        replace(vm("db"), host="one"),
+        replace(vm("web-1", scope="web"), host="two"),
+    ),
+)
+
+
+class Place:
+    """A feed with a hub on it."""
+
+    def __init__(self, watches_max: int = 10) -> None:
+        self.feed = Feed(Dialect())
+        self.identity = Identity(self.feed)
+        self.hub = Hub(self.feed, self.identity, 0.0, lambda: 7, watches_max)
+        self.identity.load(INVENTORY)
+
+    def publish(self, key: str, incarnation: int) -> None:
+        audience = Audience(key=key, enabled_at=NOW, epoch=1, incarnation=incarnation)
+        self.feed.publish([Document(audience=audience)])
+
+    def watch(self, host: str) -> Watch:
+        """One that has heard everything up to now."""
+        watch = self.hub.watch(host)
+        assert watch.take() is None
+        return watch
+
+
+def heard(watch: Watch) -> dict[str, int] | None:
+    changes = watch.take()
+    if changes is None:
+        return None
+    return {change.document.audience.key: change.document.audience.incarnation for change in changes}
+
+
+def test_a_change_goes_to_the_hosts_of_its_vms() -> None:
+    place = Place()
+    one, two, empty = (place.watch(host) for host in ("one", "two", "empty"))
+    place.publish("scope:web", 1)
+    place.publish("vm:db", 5)
+    assert (heard(one), heard(two), heard(empty)) == ({"scope:web": 1, "vm:db": 5}, {"scope:web": 1}, {})
+    assert heard(one) == {}
+
+
+def test_for_one_who_does_not_listen_the_newest_of_each_waits() -> None:
+    place = Place()
+    one = place.watch("one")
+    for incarnation in range(1, 1001):
+        place.publish("vm:db", incarnation)
+    assert heard(one) == {"vm:db": 1000}
+
+
+def test_a_state_holds_what_concerns_the_host() -> None:
+    place = Place()
+    place.publish("scope:web", 3)
+    place.publish("vm:db", 5)
+    two = place.watch("two")
+    state = place.hub.state(two)
+    assert (state.host, state.position, [v.name for v in state.inventory.vms]) == ("two", 7, ["web-1"])
+    assert [(d.audience.key, d.audience.incarnation) for d in state.documents] == [("scope:web", 3)]
+    assert [scope.name for scope in state.inventory.scopes] == ["web"]
+    nothing = place.hub.state(place.watch("empty"))
+    assert (nothing.inventory.vms, nothing.documents) == ((), ())
+
+
+def test_another_inventory_is_heard_from_the_beginning_and_by_those_whom_it_concerns_now() -> None:
+    place = Place()
+    one, two = place.watch("one"), place.watch("two")
+    moved = tuple(replace(each, host="two") if each.name == "db" else each for each in INVENTORY.vms)
+    place.identity.load(replace(INVENTORY, vms=moved))
+    assert (heard(one), heard(two)) == (None, None)
+    place.publish("vm:db", 2)
+    assert (heard(one), heard(two)) == ({}, {"vm:db": 2})
+
+
+def test_another_inventory_leaves_alone_those_of_whom_it_says_the_same() -> None:
+    place = Place()
+    one, two, empty = (place.watch(host) for host in ("one", "two", "empty"))
+    place.publish("vm:db", 2)
+    more = replace(INVENTORY, vms=(*(replace(each) for each in INVENTORY.vms), replace(vm("new"), host="two")))
+    place.identity.load(more)
+    assert (heard(one), heard(two), heard(empty)) == ({"vm:db": 2}, None, {})
+    assert [each.name for each in place.hub.state(two).inventory.vms] == ["web-1", "new"]
+    assert one.declared[0][0] is more.vms[0]  # nothing of the inventory before is held on to
+
+
+def test_a_scope_that_changes_is_heard_by_all_its_hosts() -> None:
+    place = Place()
+    one, two, empty = (place.watch(host) for host in ("one", "two", "empty"))
+    place.identity.load(replace(INVENTORY, scopes=(replace(availability_set("web"), fault_domain_count=3),)))
+    assert (heard(one), heard(two), heard(empty)) == (None, None, {})
+
+
+def test_the_line_of_a_change_is_made_once_for_all() -> None:
+    place = Place()
+    one, two = place.watch("one"), place.watch("two")
+    place.publish("scope:web", 1)
+    [told_one], [told_two] = one.take() or [], two.take() or []
+    assert told_one is told_two
+    assert told_one.line is told_two.line
+    told = parse_line(told_one.line)
+    assert isinstance(told, Document)
+    assert (told.audience.key, told.audience.incarnation) == ("scope:web", 1)
+
+
+def test_one_that_is_disabled_is_told_of() -> None:
+    place = Place()
+    one = place.watch("one")
+    place.publish("vm:db", 1)
+    assert heard(one) == {"vm:db": 1}
+    place.feed.reload([])
+    [gone] = one.take() or []
+    assert (gone.document.audience.key, gone.document.audience.enabled_at) == ("vm:db", None)
+
+
+def test_who_has_gone_is_forgotten() -> None:
+    place = Place(watches_max=1)
+    one = place.watch("one")
+    with pytest.raises(LimitExceeded, match="watches_max"):
+        place.hub.watch("two")
+    place.hub.forget(one)
+    place.hub.forget(one)
+    place.publish("vm:db", 1)
+    assert (len(place.hub), one.take()) == (0, [])
+    assert place.watch("two") is not None
+    with pytest.raises(NotFound, match="host 'three' does not exist"):
+        place.hub.watch("three")
+
+
+@pytest.mark.anyio
+async def test_who_waits_is_woken() -> None:
+    place = Place()
+    one = place.watch("one")
+    assert not await one.wait(0.01)
+    waiting = asyncio.create_task(one.wait(GUARD_S))
+    await asyncio.sleep(0)
+    place.publish("vm:db", 1)
+    assert await waiting
+
+
+@pytest.mark.anyio
+async def test_one_that_is_woken_for_nothing_hears_nothing() -> None:
+    place = Place()
+    one = place.watch("one")
+    waiting = asyncio.create_task(one.wait(GUARD_S))
+    await asyncio.sleep(0)
+    one.wake()
+    one.wake()
+    assert await waiting
+    assert one.take() == []
+    waiting = asyncio.create_task(one.wait(GUARD_S))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    one.wake()
+    assert await one.wait(GUARD_S)
