@@ -180,7 +180,7 @@ def _host(vm: str) -> str:
 
 def _ask(url: str, times: int, count: int) -> dict[str, list[float]]:
     store = SqlStore(url)
-    luck = random.Random(7)
+    rng = random.Random(7)
     found: dict[str, list[float]] = {}
     try:
         for name, query in _queries(count).items():
@@ -188,7 +188,7 @@ def _ask(url: str, times: int, count: int) -> dict[str, list[float]]:
             for _ in range(times):
                 with store.read() as reader:
                     began_s = time.perf_counter()
-                    query(reader, luck)
+                    query(reader, rng)
                     took_ms.append((time.perf_counter() - began_s) * 1000)
             found[name] = took_ms
             p50, p99 = (percentile(took_ms, percent) for percent in (50, 99))
@@ -198,48 +198,46 @@ def _ask(url: str, times: int, count: int) -> dict[str, list[float]]:
     return found
 
 
-def _everything(_luck: random.Random) -> None:
+def _everything(_rng: random.Random) -> None:
     """An operator asks."""
 
 
-def _tenant(luck: random.Random) -> Owned:
-    return Owned(scopes=frozenset({f"scope-{luck.randrange(_VMS // 10)}"}))
+def _tenant(rng: random.Random) -> Owned:
+    return Owned(scopes=frozenset({f"scope-{rng.randrange(_VMS // 10)}"}))
 
 
 def _queries(count: int) -> dict[str, Query]:
-    def day(luck: random.Random) -> dict[str, datetime]:
-        since = _BEGIN + luck.random() * (_SPAN - timedelta(days=1))
+    def day(rng: random.Random) -> dict[str, datetime]:
+        since = _BEGIN + rng.random() * (_SPAN - timedelta(days=1))
         return {"since": since, "until": since + timedelta(days=1)}
 
     def entries(owned: _Owned = _everything, **said: object) -> Query:
-        return lambda reader, luck: reader.entries(
-            limit=_PAGE, newest=True, selection=_selection(luck, said), owned=owned(luck)
+        return lambda reader, rng: reader.entries(
+            limit=_PAGE, newest=True, selection=_selection(rng, said), owned=owned(rng)
         )
 
     def maintenances(owned: _Owned = _everything, **said: object) -> Query:
-        return lambda reader, luck: reader.maintenances(
-            limit=_PAGE, selection=_selection(luck, said), owned=owned(luck)
-        )
+        return lambda reader, rng: reader.maintenances(limit=_PAGE, selection=_selection(rng, said), owned=owned(rng))
 
-    def _selection(luck: random.Random, said: dict[str, object]) -> Selection:
-        made = {name: value(luck) if callable(value) else value for name, value in said.items()}
+    def _selection(rng: random.Random, said: dict[str, object]) -> Selection:
+        made = {name: value(rng) if callable(value) else value for name, value in said.items()}
         span: object = made.pop("day", None)
         return Selection(**(made | (span if isinstance(span, dict) else {})))  # type: ignore[arg-type] # as named
 
-    def vm(luck: random.Random) -> str:
-        return f"vm-{luck.randrange(_VMS)}"
+    def vm(rng: random.Random) -> str:
+        return f"vm-{rng.randrange(_VMS)}"
 
     return {
         "the newest page": entries(),
         "a page of a day": entries(day=day),
         "of a VM": entries(vm=vm),
         "of a VM on a day": entries(vm=vm, day=day),
-        "of a scope": entries(scope=lambda luck: f"scope-{luck.randrange(_VMS // 10)}"),
-        "of a host": entries(host=lambda luck: f"host-{luck.randrange(_VMS // 50)}"),
+        "of a scope": entries(scope=lambda rng: f"scope-{rng.randrange(_VMS // 10)}"),
+        "of a host": entries(host=lambda rng: f"host-{rng.randrange(_VMS // 50)}"),
         "of a host that has been idle since the beginning": entries(host="host-idle"),
         "of a host to which nothing has happened": entries(host="host-none"),
         "of all that is a tenant's": entries(_tenant),
-        "of a maintenance": entries(maintenance_id=lambda luck: f"m-{luck.randrange(count)}"),
+        "of a maintenance": entries(maintenance_id=lambda rng: f"m-{rng.randrange(count)}"),
         "of a kind that is rare": entries(kinds=(EntryKind.FAILED,)),
         "of a kind on a day": entries(kinds=(EntryKind.APPROVED,), day=day),
         "of a person who did little": entries(actor="operator:eve"),
@@ -248,7 +246,7 @@ def _queries(count: int) -> dict[str, Query]:
         "with a text that is rare, one look": entries(text="needle"),
         "maintenances, newest page": maintenances(),
         "maintenances of a VM": maintenances(vm=vm),
-        "maintenances of a host": maintenances(host=lambda luck: f"host-{luck.randrange(_VMS // 50)}"),
+        "maintenances of a host": maintenances(host=lambda rng: f"host-{rng.randrange(_VMS // 50)}"),
         "maintenances of a tenant": maintenances(_tenant),
         "maintenances of a day": maintenances(day=day),
         "maintenances that have failed": maintenances(states=(MaintenanceState.FAILED,)),

@@ -87,9 +87,9 @@ def _day(count: int) -> float:
     from forewarn.testing.lab import Lab  # noqa: PLC0415 - as above
     from forewarn.testing.values import as_inventory, request_of  # noqa: PLC0415 - as above
 
-    luck = random.Random(7)
+    rng = random.Random(7)
     names = [f"vm-{number}" for number in range(_VMS)]
-    spans = sorted(luck.uniform(0, _DAY.total_seconds()) for _ in range(count))
+    spans = sorted(rng.uniform(0, _DAY.total_seconds()) for _ in range(count))
 
     async def live() -> float:
         async with Lab(as_inventory(names)).running() as lab:

@@ -91,8 +91,8 @@ class Loss:
     limit_s: float = 1800.0
 
 
-def come_back(costs: Costs, loss: Loss, luck: random.Random) -> Return:
-    """Hosts whose replica is gone look for another; their pauses come from `luck`."""
+def come_back(costs: Costs, loss: Loss, rng: random.Random) -> Return:
+    """Hosts whose replica is gone look for another; their pauses come from `rng`."""
     hosts, replicas, dead = loss.hosts, loss.replicas, loss.dead
     is_all = dead == replicas
     alive = range(replicas) if is_all else range(dead, replicas)
@@ -102,11 +102,11 @@ def come_back(costs: Costs, loss: Loss, luck: random.Random) -> Return:
     coming: list[tuple[float, int, int]] = []
     for host in range(hosts * dead // replicas):
         order = list(range(replicas))
-        luck.shuffle(order)
+        rng.shuffle(order)
         lost = host % dead  # the replica that it watched is the one that it has asked last
         order.remove(lost)
         orders[host] = [*order, lost]
-        heapq.heappush(coming, (pause_s(1, luck), host, 1))
+        heapq.heappush(coming, (pause_s(1, rng), host, 1))
     back_s: list[float] = []
     vain = 0
     while coming and coming[0][0] < loss.limit_s:
@@ -122,13 +122,13 @@ def come_back(costs: Costs, loss: Loss, luck: random.Random) -> Return:
                 continue
             vain += 1
             gone_s = now_s + costs.patience_s
-        heapq.heappush(coming, (gone_s + pause_s(attempt + 1, luck), host, attempt + 1))
+        heapq.heappush(coming, (gone_s + pause_s(attempt + 1, rng), host, attempt + 1))
     return Return(sorted(back_s), vain)
 
 
-def pause_s(attempt: int, luck: random.Random) -> float:
+def pause_s(attempt: int, rng: random.Random) -> float:
     """How long a host waits before that attempt, from 1."""
-    return luck.uniform(0.5, 1.0) * min(_PAUSE_FIRST_S * 2.0 ** (attempt - 1), _PAUSE_MAX_S)
+    return rng.uniform(0.5, 1.0) * min(_PAUSE_FIRST_S * 2.0 ** (attempt - 1), _PAUSE_MAX_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def announce(costs: Costs, hosts: int, replicas: int) -> Change:
     return Change(committed_s, sorted(seen_s))
 
 
-def approve_all(costs: Costs, vms: int, think_s: float, luck: random.Random) -> list[float]:
+def approve_all(costs: Costs, vms: int, think_s: float, rng: random.Random) -> list[float]:
     """VMs that approve within so many seconds, at times that follow no rhythm; when each is on disk, in order."""
     writer = _Line()
-    return [writer.serve(now_s, costs.approval_s) for now_s in sorted(luck.uniform(0, think_s) for _ in range(vms))]
+    return [writer.serve(now_s, costs.approval_s) for now_s in sorted(rng.uniform(0, think_s) for _ in range(vms))]

@@ -29,7 +29,7 @@ from forewarn.core.access import Role
 from forewarn.core.budget import Budget
 from forewarn.core.decision import Rules
 from forewarn.core.difference import RemovalLimit
-from forewarn.core.look import Vigilance
+from forewarn.core.look import AlertThresholds
 from forewarn.errors import ConfigError
 from forewarn.net.listen import is_loopback_name, parse_host_names
 from forewarn.net.pool import parse_networks
@@ -768,7 +768,7 @@ class Settings(BaseSettings):
             deferrals_max=self.deferrals_max,
             tenant_entries_max=self.ledger_entries_per_tenant_a_day,
             hosts_may_join_scopes=self.hosts_may_join_scopes,
-            vigilance=Vigilance(
+            alert_thresholds=AlertThresholds(
                 unseen_before=self.unseen_before,
                 late_start_after=self.late_start_after,
                 late_end_after=self.late_end_after,

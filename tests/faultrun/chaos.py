@@ -36,7 +36,7 @@ class Chaos:
 
     Args:
         world: What they happen to.
-        luck: Where they are drawn from.
+        rng: Where they are drawn from.
         tell: Called with a line about each.
 
     Attributes:
@@ -44,13 +44,13 @@ class Chaos:
         readings: What replicas said while their clocks were off.
     """
 
-    def __init__(self, world: World, luck: random.Random, tell: Callable[[str], None]) -> None:
+    def __init__(self, world: World, rng: random.Random, tell: Callable[[str], None]) -> None:
         self.counts: Counter[str] = Counter()
         self.readings: list[Reading] = []
         self._world = world
         self._tell = tell
-        self._luck = random.Random(luck.random())
-        self._lucks = [random.Random(luck.random()) for _ in range(_AT_ONCE)]
+        self._rng = random.Random(rng.random())
+        self._lucks = [random.Random(rng.random()) for _ in range(_AT_ONCE)]
         self._busy: set[str] = set()
         self._database_rests_until_s = 0.0
         self._deck: list[Callable[[random.Random], Awaitable[None]]] = []
@@ -72,18 +72,18 @@ class Chaos:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`, and until the last fault is healed."""
-        await asyncio.gather(*(self._run_one(luck, stop) for luck in self._lucks))
+        await asyncio.gather(*(self._run_one(rng, stop) for rng in self._lucks))
 
-    async def _run_one(self, luck: random.Random, stop: asyncio.Event) -> None:
+    async def _run_one(self, rng: random.Random, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            await self._next()(luck)
-            await asyncio.sleep(luck.uniform(0.05, 0.4))
+            await self._next()(rng)
+            await asyncio.sleep(rng.uniform(0.05, 0.4))
 
     def _next(self) -> Callable[[random.Random], Awaitable[None]]:
         """The next card of a shuffled deck: so none is missing for long."""
         if not self._deck:
             self._deck = [kind for count, kind in self._kinds for _ in range(count)]
-            self._luck.shuffle(self._deck)
+            self._rng.shuffle(self._deck)
         return self._deck.pop()
 
     @contextmanager
@@ -112,112 +112,112 @@ class Chaos:
         down = [bool({part.name, link.name} & {*self._busy, *names}) for part, link in parts]
         return sum(down) <= _REPLICAS_DOWN_MAX
 
-    async def _kill_replica(self, luck: random.Random) -> None:
-        part = luck.choice(self._world.replicas)
+    async def _kill_replica(self, rng: random.Random) -> None:
+        part = rng.choice(self._world.replicas)
         with self._taken("replica killed", part.name) as is_ours:
             if is_ours:
                 part.kill()
-                await asyncio.sleep(luck.uniform(0.1, 2))
+                await asyncio.sleep(rng.uniform(0.1, 2))
                 await part.start()
 
-    async def _kill_endpoint(self, luck: random.Random) -> None:
-        part = self._world.endpoints[luck.choice(self._world.hosts)]
+    async def _kill_endpoint(self, rng: random.Random) -> None:
+        part = self._world.endpoints[rng.choice(self._world.hosts)]
         with self._taken("endpoint killed", part.name) as is_ours:
             if is_ours:
                 part.kill()
-                await asyncio.sleep(luck.uniform(0, 1.5))
+                await asyncio.sleep(rng.uniform(0, 1.5))
                 await part.start()
 
-    async def _halt_replica(self, luck: random.Random) -> None:
-        part = luck.choice(self._world.replicas)
+    async def _halt_replica(self, rng: random.Random) -> None:
+        part = rng.choice(self._world.replicas)
         with self._taken("replica halted", part.name) as is_ours:
             if is_ours:
                 part.halt()
-                await asyncio.sleep(LEASE_S + luck.uniform(0.2, 2))
+                await asyncio.sleep(LEASE_S + rng.uniform(0.2, 2))
                 part.go_on()
 
-    async def _halt_endpoint(self, luck: random.Random) -> None:
-        part = self._world.endpoints[luck.choice(self._world.hosts)]
+    async def _halt_endpoint(self, rng: random.Random) -> None:
+        part = self._world.endpoints[rng.choice(self._world.hosts)]
         with self._taken("endpoint halted", part.name) as is_ours:
             if is_ours:
                 part.halt()
-                await asyncio.sleep(luck.uniform(0.5, 3))
+                await asyncio.sleep(rng.uniform(0.5, 3))
                 part.go_on()
 
-    async def _cut_endpoint(self, luck: random.Random) -> None:
-        host = luck.choice(self._world.hosts)
+    async def _cut_endpoint(self, rng: random.Random) -> None:
+        host = rng.choice(self._world.hosts)
         ways = [way for (of, _), way in self._world.to_replica.items() if of == host]
-        chosen = self._world.to_host[host] if luck.random() < 0.5 else [luck.choice(ways)]
-        await self._cut("endpoint cut off", luck, chosen)
+        chosen = self._world.to_host[host] if rng.random() < 0.5 else [rng.choice(ways)]
+        await self._cut("endpoint cut off", rng, chosen)
 
-    async def _cut_replica(self, luck: random.Random) -> None:
-        await self._cut("replica cut off", luck, [luck.choice(self._world.to_database)])
+    async def _cut_replica(self, rng: random.Random) -> None:
+        await self._cut("replica cut off", rng, [rng.choice(self._world.to_database)])
 
-    async def _cut(self, kind: str, luck: random.Random, ways: Sequence[Way]) -> None:
-        how = luck.choice(ways[0].cuts)
+    async def _cut(self, kind: str, rng: random.Random, ways: Sequence[Way]) -> None:
+        how = rng.choice(ways[0].cuts)
         with self._taken(f"{kind}, {how}", *(way.name for way in ways)) as is_ours:
             if is_ours:
                 for way in ways:
                     await way.cut(how)
-                await asyncio.sleep(luck.uniform(0.3, 5))
+                await asyncio.sleep(rng.uniform(0.3, 5))
                 for way in ways:
                     await way.heal()
 
-    async def _slow(self, luck: random.Random) -> None:
+    async def _slow(self, rng: random.Random) -> None:
         hosts = [way for ways in self._world.to_host.values() for way in ways]
-        ways = luck.sample([*self._world.to_database, *hosts], 3)
+        ways = rng.sample([*self._world.to_database, *hosts], 3)
         with self._taken("slow links", *(way.name for way in ways)) as is_ours:
             if is_ours:
                 for way in ways:
-                    await way.slow(luck.uniform(0.02, 0.3))
-                await asyncio.sleep(luck.uniform(1, 4))
+                    await way.slow(rng.uniform(0.02, 0.3))
+                await asyncio.sleep(rng.uniform(1, 4))
                 for way in ways:
                     await way.heal()
 
-    async def _end_connections(self, luck: random.Random) -> None:
+    async def _end_connections(self, rng: random.Random) -> None:
         with self._taken("connections ended", _DATABASE) as is_ours:
             if is_ours:
                 await asyncio.to_thread(self._world.cluster.end_connections)
 
-    async def _away(self, luck: random.Random) -> None:
+    async def _away(self, rng: random.Random) -> None:
         with self._taken("database away", _DATABASE) as is_ours:
             if is_ours:
                 gone = self._world.database.away()
                 await asyncio.to_thread(gone.__enter__)
                 try:
-                    await asyncio.sleep(luck.uniform(0.5, 4))
+                    await asyncio.sleep(rng.uniform(0.5, 4))
                 finally:
                     await asyncio.to_thread(gone.__exit__, None, None, None)
 
-    async def _restart_database(self, luck: random.Random) -> None:
+    async def _restart_database(self, rng: random.Random) -> None:
         with self._taken("database restarted", _DATABASE) as is_ours:
             if is_ours:
                 await self._world.cluster.restart()
 
-    async def _fail_over(self, luck: random.Random) -> None:
+    async def _fail_over(self, rng: random.Random) -> None:
         with self._taken("database failed over", _DATABASE) as is_ours:
             if is_ours:
-                await self._world.cluster.fail_over(luck.uniform(0, 2))
+                await self._world.cluster.fail_over(rng.uniform(0, 2))
 
-    async def _hold_standby(self, luck: random.Random) -> None:
+    async def _hold_standby(self, rng: random.Random) -> None:
         with self._taken("standby halted", _DATABASE) as is_ours:
             if is_ours:
                 go_on = await asyncio.to_thread(self._world.cluster.hold)
-                await asyncio.sleep(luck.uniform(0.5, 4))
+                await asyncio.sleep(rng.uniform(0.5, 4))
                 go_on()
                 await self._world.cluster.wait_synchronous()
 
-    async def _put_clock_off(self, luck: random.Random) -> None:
+    async def _put_clock_off(self, rng: random.Random) -> None:
         """Of a replica that runs; its database is left alone, since it cannot tell the time while that is away."""
-        number = luck.randrange(len(self._world.replicas))
+        number = rng.randrange(len(self._world.replicas))
         part, link = self._world.replicas[number], self._world.to_database[number]
-        ahead_s = luck.choice([-1, 1]) * luck.uniform(1.5, 20)
+        ahead_s = rng.choice([-1, 1]) * rng.uniform(1.5, 20)
         detail = f"{part.name} by {ahead_s:+.1f} s"
         with self._taken("clock off", "a clock", part.name, link.name, _DATABASE, detail=detail) as is_ours:
             if is_ours:
                 set_ahead(self._world.clocks[number], ahead_s)
                 self.readings.append(await self._until_told(number, ahead_s))
-                await asyncio.sleep(luck.uniform(0.2, 2))
+                await asyncio.sleep(rng.uniform(0.2, 2))
                 self.readings.append(await self._read(number, ahead_s))
                 set_ahead(self._world.clocks[number], 0.0)
 

@@ -30,7 +30,7 @@ class Client:
         name: Of the VM.
         source: Its address.
         endpoint: Whom it asks.
-        luck: Decides when it asks, in which versions, and what it approves.
+        rng: Decides when it asks, in which versions, and what it approves.
         pause_s: Between two requests, on average.
 
     Attributes:
@@ -40,7 +40,7 @@ class Client:
         statuses: How often its GETs got which status.
     """
 
-    def __init__(self, name: str, source: str, endpoint: tuple[str, int], luck: random.Random, pause_s: float) -> None:
+    def __init__(self, name: str, source: str, endpoint: tuple[str, int], rng: random.Random, pause_s: float) -> None:
         self.name = name
         self.sights: list[Sight] = []
         self.votes: dict[str, Vote] = {}
@@ -48,11 +48,11 @@ class Client:
         self.statuses: Counter[int] = Counter()
         self._source = source
         self._endpoint = endpoint
-        self._luck = luck
+        self._rng = rng
         self._pause_s = pause_s
-        self._eagerness = luck.choice([0.0, 0.3, 0.6, 1.0])
-        self._stays = luck.random() < 0.5
-        self._versions = [NAMES[-1]] if luck.random() < 0.4 else luck.sample(NAMES, luck.randint(1, 3))
+        self._eagerness = rng.choice([0.0, 0.3, 0.6, 1.0])
+        self._stays = rng.random() < 0.5
+        self._versions = [NAMES[-1]] if rng.random() < 0.4 else rng.sample(NAMES, rng.randint(1, 3))
         self._last: dict[str, Sight] = {}
         self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -61,13 +61,13 @@ class Client:
         try:
             while True:
                 await self.poll()
-                await asyncio.sleep(self._luck.uniform(0.4, 1.6) * self._pause_s)
+                await asyncio.sleep(self._rng.uniform(0.4, 1.6) * self._pause_s)
         finally:
             self._hang_up()
 
     async def poll(self) -> None:
         """Ask once, and approve what is wanted."""
-        version = self._luck.choice(self._versions)
+        version = self._rng.choice(self._versions)
         answered = await self._ask(get(version, metadata=self._metadata(version)))
         if answered is not None:
             at, status, body = answered
@@ -80,7 +80,7 @@ class Client:
 
     def _metadata(self, version: str) -> str | None:
         """The header, which the oldest version does without."""
-        return None if version == NAMES[0] and self._luck.random() < 0.5 else "true"
+        return None if version == NAMES[0] and self._rng.random() < 0.5 else "true"
 
     def take_over(self, known: Iterable[str], open_votes: Iterable[str]) -> None:
         """Go on with what this VM wanted on the host that it came from."""
@@ -103,7 +103,7 @@ class Client:
             id_ = event["EventId"]
             if event["EventStatus"] == "Scheduled" and id_ not in self.known:
                 self.known.add(id_)
-                if self._luck.random() < self._eagerness:
+                if self._rng.random() < self._eagerness:
                     self.votes[id_] = Vote(vm=self.name, event_id=id_)
 
     async def _approve(self, vote: Vote, version: str) -> None:

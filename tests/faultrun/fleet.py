@@ -60,33 +60,33 @@ class Fleet:
         """Of the VMs that are declared."""
         return list(self.numbers)
 
-    def changed(self, luck: random.Random) -> Fleet:
+    def changed(self, rng: random.Random) -> Fleet:
         """Another one, in which a VM or two were added, moved or removed."""
         other = Fleet.__new__(Fleet)
         other.hosts, other._set_count, other._next = self.hosts, self._set_count, self._next
         other.places, other.numbers = dict(self.places), dict(self.numbers)
         other.passing, other.gone = set(self.passing), set(self.gone)
-        for _ in range(luck.randint(1, 2)):
-            luck.choice([other._add, other._move, other._move, other._remove])(luck)
+        for _ in range(rng.randint(1, 2)):
+            rng.choice([other._add, other._move, other._move, other._remove])(rng)
         return other
 
-    def _add(self, luck: random.Random) -> None:
-        number, host = self._next, luck.randrange(len(self.hosts))
+    def _add(self, rng: random.Random) -> None:
+        number, host = self._next, rng.randrange(len(self.hosts))
         name = f"vm-{number}"
         self._next += 1
-        self._put(name, number, host, luck.choice(["", "service"]), host % 2)
+        self._put(name, number, host, rng.choice(["", "service"]), host % 2)
         self.passing.add(name)
 
-    def _move(self, luck: random.Random) -> None:
-        name = luck.choice(self.names)
+    def _move(self, rng: random.Random) -> None:
+        name = rng.choice(self.names)
         place = self.places[name]
-        host = luck.choice([each for each in self.hosts if each != place.host] or self.hosts)
+        host = rng.choice([each for each in self.hosts if each != place.host] or self.hosts)
         self.places[name] = replace(place, host=host)
         self.passing.add(name)
 
-    def _remove(self, luck: random.Random) -> None:
+    def _remove(self, rng: random.Random) -> None:
         if len(self.numbers) > len(self.hosts):
-            name = luck.choice(self.names)
+            name = rng.choice(self.names)
             del self.numbers[name]
             self.passing.add(name)
             self.gone.add(name)

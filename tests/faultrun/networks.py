@@ -93,8 +93,8 @@ class Loopback:
     control: str | None = None
 
     def __init__(self) -> None:
-        luck = random.SystemRandom()
-        self._prefix = f"127.{luck.randint(32, 250)}.{luck.randint(0, 255)}"
+        rng = random.SystemRandom()
+        self._prefix = f"127.{rng.randint(32, 250)}.{rng.randint(0, 255)}"
 
     def namespace(self, host: int) -> str | None:
         """There are none."""

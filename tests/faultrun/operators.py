@@ -28,17 +28,17 @@ class Operator:
 
     Args:
         world: Where the replicas are.
-        luck: Decides everything.
+        rng: Decides everything.
         number: Makes its keys its own.
 
     Attributes:
         commands: All that it ever wanted.
     """
 
-    def __init__(self, world: World, luck: random.Random, number: int) -> None:
+    def __init__(self, world: World, rng: random.Random, number: int) -> None:
         self.commands: list[Command] = []
         self._world = world
-        self._luck = luck
+        self._rng = rng
         self._keys = (f"key-{number}-{count}" for count in itertools.count())
         self._made: list[str] = []
 
@@ -48,42 +48,42 @@ class Operator:
             command = self._next()
             self.commands.append(command)
             await self._carry(command)
-            await asyncio.sleep(self._luck.uniform(0.1, 0.5))
+            await asyncio.sleep(self._rng.uniform(0.1, 0.5))
 
     def _next(self) -> Command:
-        luck, key = self._luck, next(self._keys)
-        verb = luck.choices(list(_VERBS), list(_VERBS.values()))[0]
+        rng, key = self._rng, next(self._keys)
+        verb = rng.choices(list(_VERBS), list(_VERBS.values()))[0]
         if verb in {"cancel", "complete", "start"} and self._made:
-            target = luck.choice(self._made[-6:])
+            target = rng.choice(self._made[-6:])
             body: dict[str, Any] = {} if verb == "complete" else {"reason": key}
             path = f"/v1/maintenance/{target}/{verb}"
             return Command(key=key, verb=verb, path=path, body=body, target=target)
-        forced = {"notice_s": luck.choice([0.3, 0.6, 1.2]), "force": True, "reason": key}
+        forced = {"notice_s": rng.choice([0.3, 0.6, 1.2]), "force": True, "reason": key}
         if verb == "restart":
-            vm = luck.choice(self._world.fleet.names)
+            vm = rng.choice(self._world.fleet.names)
             return Command(key=key, verb=verb, path=f"/v1/vms/{vm}/restart", body=forced)
         if verb == "fail":
-            path = f"/v1/hosts/{luck.choice(self._world.hosts)}/fail"
+            path = f"/v1/hosts/{rng.choice(self._world.hosts)}/fail"
             return Command(key=key, verb=verb, path=path, body={"reason": key})
         return Command(key=key, verb="schedule", path="/v1/maintenance", body=forced | self._wanted())
 
     def _wanted(self) -> dict[str, Any]:
         """Maintenance of a host or two, or of some VMs."""
-        luck = self._luck
-        kind = {"type": luck.choice(["Freeze", "Reboot"])}
-        if luck.random() < 0.15:
-            return kind | {"hosts": luck.sample(self._world.hosts, luck.randint(1, min(2, len(self._world.hosts))))}
+        rng = self._rng
+        kind = {"type": rng.choice(["Freeze", "Reboot"])}
+        if rng.random() < 0.15:
+            return kind | {"hosts": rng.sample(self._world.hosts, rng.randint(1, min(2, len(self._world.hosts))))}
         names = self._world.fleet.names
-        return kind | {"vms": luck.sample(names, luck.randint(1, min(3, len(names))))}
+        return kind | {"vms": rng.sample(names, rng.randint(1, min(3, len(names))))}
 
     async def _carry(self, command: Command) -> None:
         """Ask one replica after another, until one answers otherwise than that it cannot."""
         while command.answer is None:
             sent_at = _CLOCK.now()
-            status, answer = await _ask(self._world, self._luck.randrange(REPLICAS), "POST", command)
+            status, answer = await _ask(self._world, self._rng.randrange(REPLICAS), "POST", command)
             command.tries.append(Try(sent_at=sent_at, answered_at=_CLOCK.now(), status=status))
             if status is None or status >= _SERVER_ERROR:
-                await asyncio.sleep(self._luck.uniform(0.1, 0.4))
+                await asyncio.sleep(self._rng.uniform(0.1, 0.4))
                 continue
             command.answer = answer
             if command.verb in {"schedule", "restart", "fail"} and command.is_acknowledged:
@@ -95,7 +95,7 @@ class Steward:
 
     Args:
         world: Where the replicas and the VMs are.
-        luck: Decides everything.
+        rng: Decides everything.
 
     Attributes:
         taken: How many changes were made.
@@ -103,13 +103,13 @@ class Steward:
         put_off: How many were not asked for, since a VM would have come back to a host that knows it still.
     """
 
-    def __init__(self, world: World, luck: random.Random) -> None:
+    def __init__(self, world: World, rng: random.Random) -> None:
         self.taken = 0
         self.refused = 0
         self.put_off = 0
         self._left: dict[str, set[str]] = {}
         self._world = world
-        self._luck = luck
+        self._rng = rng
 
     async def run(self, stop: asyncio.Event) -> None:
         """New changes until `stop`; then only until the last one is answered."""
@@ -117,10 +117,10 @@ class Steward:
             if stop.is_set():
                 return
             await self._change(f"key-inventory-{count}")
-            await asyncio.sleep(self._luck.uniform(0.3, 1.5))
+            await asyncio.sleep(self._rng.uniform(0.3, 1.5))
 
     async def _change(self, key: str) -> None:
-        world, fleet = self._world, self._world.fleet.changed(self._luck)
+        world, fleet = self._world, self._world.fleet.changed(self._rng)
         if not await self._may_come_back(fleet):
             self.put_off += 1
             return
@@ -130,7 +130,7 @@ class Steward:
         command = Command(key=key, verb="inventory", path="/v1/inventory", body=fleet.inventory(world.addresses))
         is_in_doubt = False
         while True:
-            status, _ = await _ask(world, self._luck.randrange(REPLICAS), "PUT", command)
+            status, _ = await _ask(world, self._rng.randrange(REPLICAS), "PUT", command)
             if status == _OK:
                 self.taken += 1
                 await self._follow(fleet)
@@ -142,7 +142,7 @@ class Steward:
                 return
             # A try without an answer may yet be carried out, also after another one was refused since a maintenance
             # held a VM: so it is repeated until it is taken.
-            await asyncio.sleep(self._luck.uniform(0.1, 0.4))
+            await asyncio.sleep(self._rng.uniform(0.1, 0.4))
 
     async def _may_come_back(self, fleet: Fleet) -> bool:
         """Whether no VM would return to a host that has not heard yet that it had left.
@@ -170,7 +170,7 @@ class Steward:
                 left = await world.crowds[was].leave(vm)
                 self._left.setdefault(vm, set()).add(was)
             if now is not None:
-                await world.admit(vm, self._luck.getrandbits(32), **left)
+                await world.admit(vm, self._rng.getrandbits(32), **left)
 
 
 async def _ask(world: World, number: int, method: str, command: Command) -> tuple[int | None, dict[str, Any]]:

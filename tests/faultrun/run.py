@@ -74,7 +74,7 @@ async def run(
         namespaces: Whether each host is a network namespace, for which it takes root.
         tell: Called with a line about each thing that goes wrong.
     """
-    luck = random.Random(seed)
+    rng = random.Random(seed)
     lines: list[str] = []
     began_s = uptime_s()
 
@@ -84,10 +84,10 @@ async def run(
 
     async with world(shared, host_count, vm_count, namespaces=namespaces) as made:
         note("everything has begun")
-        operators = [Operator(made, random.Random(luck.random()), number) for number in range(_OPERATORS)]
-        steward = Steward(made, random.Random(luck.random()))
-        chaos = Chaos(made, random.Random(luck.random()), note)
-        await asyncio.gather(*(made.admit(vm, luck.getrandbits(32), [], []) for vm in made.fleet.names))
+        operators = [Operator(made, random.Random(rng.random()), number) for number in range(_OPERATORS)]
+        steward = Steward(made, random.Random(rng.random()))
+        chaos = Chaos(made, random.Random(rng.random()), note)
+        await asyncio.gather(*(made.admit(vm, rng.getrandbits(32), [], []) for vm in made.fleet.names))
         await _wait_seen(made)
         note("every VM has seen a document")
         await _go_wrong([*operators, steward], chaos, seconds)

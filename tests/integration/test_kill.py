@@ -112,7 +112,7 @@ def test_nothing_acknowledged_is_lost_or_done_twice_however_often_the_process_is
     told = Remembered()
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}")  # noqa: T201
-    luck = random.Random(seed)
+    rng = random.Random(seed)
     settings = ["--set", "simulate_impact_after=0.1s", "--set", "simulate_complete_after=0.4s"]
     arguments = ["--inventory", str(tmp_path / "inventory.json"), *settings]
     killed_at = time.time()  # noqa: TID251 - what was before it and what after
@@ -127,7 +127,7 @@ def test_nothing_acknowledged_is_lost_or_done_twice_however_often_the_process_is
                 service.metadata_url, service.control_url, client.headers["authorization"][7:], told, seed + number
             )
             load.start()
-            time.sleep(luck.uniform(0.2, 2.5))
+            time.sleep(rng.uniform(0.2, 2.5))
             wait_for(lambda least=number: len(told.approved) > least and len(told.keys) > least)
             service.process.send_signal(signal.SIGKILL)
             service.process.wait()

@@ -106,7 +106,7 @@ async def test_the_other_takes_over_at_once_when_it_is_given_back(store: SqlStor
     await one.give_back()
     one.check_clock()
     with pytest.raises(LeaseLost, match="the lease is over"):
-        one.insist()
+        one.ensure_leader()
     async with running(two):
         await until_held(two)
 

@@ -9,7 +9,7 @@ import pytest
 from forewarn.actuators import Simulate
 from forewarn.core.approval import Approver
 from forewarn.core.decision import Rules
-from forewarn.core.look import Vigilance
+from forewarn.core.look import AlertThresholds
 from forewarn.core.model import Entry, EntryKind, Maintenance
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.world import NOW, minutes
@@ -17,7 +17,7 @@ from tests.unit.core.builders import availability_set, vm
 
 pytestmark = pytest.mark.anyio
 
-VIGILANCE = Vigilance(unseen_before=minutes(5), late_start_after=timedelta(seconds=30), late_end_after=minutes(2))
+VIGILANCE = AlertThresholds(unseen_before=minutes(5), late_start_after=timedelta(seconds=30), late_end_after=minutes(2))
 WORLD = inventory(
     vm("db", addresses=("10.0.0.1",)),
     vm("web-0", scope="web", addresses=("10.0.0.2",)),
@@ -26,9 +26,9 @@ WORLD = inventory(
 )
 
 
-async def a_world(vigilance: Vigilance = VIGILANCE, complete_after: timedelta | None = None) -> Simulated:
+async def a_world(alert_thresholds: AlertThresholds = VIGILANCE, complete_after: timedelta | None = None) -> Simulated:
     actuator = Simulate(timedelta(seconds=7), complete_after)
-    made = await simulated(WORLD, rules=Rules(vigilance=vigilance), actuator=actuator)
+    made = await simulated(WORLD, rules=Rules(alert_thresholds=alert_thresholds), actuator=actuator)
     await made.advance(minutes(1))
     return made
 
@@ -79,7 +79,7 @@ async def test_a_short_notice_is_looked_at_when_half_of_it_is_over_and_the_short
 
 async def test_a_maintenance_that_may_not_start_is_late_once() -> None:
     """Held by another one at the same VM, which does not end."""
-    world = await a_world(Vigilance(late_start_after=timedelta(seconds=30)))
+    world = await a_world(AlertThresholds(late_start_after=timedelta(seconds=30)))
     first = await world.schedule_one("host-maintenance", "db", notice=minutes(15))
     second = await world.schedule_one("user-restart", "db")
     await world.advance(minutes(40))
@@ -122,7 +122,7 @@ async def test_a_look_survives_a_crash() -> None:
 
 
 async def test_nothing_is_looked_for_where_nothing_is_wanted() -> None:
-    world = await a_world(Vigilance())
+    world = await a_world(AlertThresholds())
     maintenance = await world.schedule_one("host-maintenance", "db")
     assert world.read(lambda reader: reader.next_look_at()) is None
     await world.advance(minutes(60))

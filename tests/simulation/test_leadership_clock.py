@@ -67,7 +67,7 @@ async def test_one_that_finds_its_clock_off_leads_no_more_from_then_on() -> None
     with pytest.raises(ClockOff):
         leased.check_clock()
     with pytest.raises(LeaseLost):
-        leased.insist()
+        leased.ensure_leader()
     assert not store.has_it_back.is_set()
     await leased._take()
     assert store.has_it_back.is_set()

@@ -17,7 +17,7 @@ from forewarn.core.subscription import Backoff, DeliveryState, Subscription
 from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import InvalidRequest, StoreUnavailable
 from forewarn.net.outbound import Answer
-from forewarn.notifications.notifier import Habits, Notifier
+from forewarn.notifications.notifier import DeliveryPolicy, Notifier
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.world import minutes
 from tests.unit.core.builders import availability_set, vm
@@ -28,7 +28,9 @@ NAMES = ["db", "web", "app"]
 WORLD = inventory(*(vm(name, addresses=(f"10.0.0.{n}",)) for n, name in enumerate(NAMES, 1)))
 TAKEN = Answer(status=204, words="")
 BUSY = Answer(status=503, words="answered 503")
-HABITS = Habits(backoff=Backoff(first=timedelta(seconds=4), longest=minutes(2), age_max=minutes(90)), waiting_max=20)
+HABITS = DeliveryPolicy(
+    backoff=Backoff(first=timedelta(seconds=4), longest=minutes(2), age_max=minutes(90)), waiting_max=20
+)
 
 
 class Inbox:
@@ -71,7 +73,7 @@ class Told(Notifier):
 
 
 @asynccontextmanager
-async def notifying(world: Simulated, inbox: Inbox, habits: Habits = HABITS) -> AsyncIterator[Told]:
+async def notifying(world: Simulated, inbox: Inbox, habits: DeliveryPolicy = HABITS) -> AsyncIterator[Told]:
     told = Told(world.engine, world.clock, lambda: pytest.fail("nothing is asked"), habits)
     told.inbox = inbox
     task = asyncio.create_task(told.run())

@@ -10,7 +10,7 @@ import pytest
 from forewarn.actuators import Progress, Simulate
 from forewarn.clock import RealClock
 from forewarn.core.model import Maintenance, MaintenanceState
-from forewarn.engine.leader_election import Alone
+from forewarn.engine.leader_election import SoleLeader
 from forewarn.errors import LeaseLost
 from forewarn.store.contract import Transaction
 from tests.support.simulated import Simulated, inventory, simulated
@@ -22,19 +22,19 @@ pytestmark = pytest.mark.anyio
 _TURNS = 200
 
 
-class Lent(Alone):
+class Lent(SoleLeader):
     """A lease that somebody may take away."""
 
     def __init__(self) -> None:
         self.is_held = True
 
-    def insist(self) -> None:
+    def ensure_leader(self) -> None:
         if not self.is_held:
             msg = "the lease is over"
             raise LeaseLost(msg)
 
     def check(self, tx: Transaction) -> None:
-        self.insist()
+        self.ensure_leader()
 
 
 class Slow(Simulate):

@@ -87,8 +87,8 @@ async def test_nothing_starts_early_though_the_wall_clock_is_set_back_and_forth(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R36, invariant 4."""
-    luck = random.Random(seed)
-    Wall(monkeypatch, lambda: luck.choice([0, 0, 0, 0, 0, -3, -40, 5, 90]))
+    rng = random.Random(seed)
+    Wall(monkeypatch, lambda: rng.choice([0, 0, 0, 0, 0, -3, -40, 5, 90]))
     made = await simulated(DECLARED, clock=RealClock())
     made.engine.clock_guard = ClockGuard(timedelta(days=1))  # jumps that are noticed have tests of their own
     names = ["db", "lone", "spot", "fleet-0"]

@@ -28,14 +28,14 @@ class FaultyStore:
         is_dying: The next commit succeeds, and then the process dies before anything else happens.
     """
 
-    def __init__(self, store: Store, luck: random.Random) -> None:
+    def __init__(self, store: Store, rng: random.Random) -> None:
         self.store = store
         self.likelihood = 0.0
         self.is_dying = False
-        self._luck = luck
+        self._rng = rng
 
     def _strikes(self) -> bool:
-        return self._luck.random() < self.likelihood
+        return self._rng.random() < self.likelihood
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
@@ -88,16 +88,16 @@ class FaultyActuator(Observed):
         calls: Every call: the maintenance's id and the moment.
     """
 
-    def __init__(self, luck: random.Random) -> None:
+    def __init__(self, rng: random.Random) -> None:
         self.likelihood = 0.0
         self.calls: list[tuple[str, datetime]] = []
-        self._luck = luck
+        self._rng = rng
         self._simulates: dict[str, Simulate] = {}
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Tell how far it would be by now, or fail."""
         self.calls.append((maintenance.id, now))
-        roll = self._luck.random()
+        roll = self._rng.random()
         if roll < self.likelihood / 2:
             msg = "the hypervisor is busy"
             raise ActuatorError(msg)
@@ -105,6 +105,6 @@ class FaultyActuator(Observed):
             msg = "a bug"
             raise RuntimeError(msg)
         if maintenance.id not in self._simulates:
-            span = timedelta(seconds=self._luck.choice([0, 1, 60, 600, 600, 3600]))
+            span = timedelta(seconds=self._rng.choice([0, 1, 60, 600, 600, 3600]))
             self._simulates[maintenance.id] = Simulate(span / 10, span)
         return await self._simulates[maintenance.id].observe(maintenance, now)

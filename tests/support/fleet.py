@@ -50,7 +50,7 @@ SINGLE = ["user-restart", "user-redeploy", "spot-eviction", "scale-set-delete", 
 VERSIONS = ["2017-03-01", "2017-08-01", "2019-01-01", "2020-07-01"]
 
 
-def _declared(luck: random.Random) -> tuple[list[Scope], list[VirtualMachine]]:
+def _declared(rng: random.Random) -> tuple[list[Scope], list[VirtualMachine]]:
     profile = NotificationProfile(enable=True, not_before_timeout=minutes(6))
     scopes = [
         availability_set("web"),
@@ -61,17 +61,17 @@ def _declared(luck: random.Random) -> tuple[list[Scope], list[VirtualMachine]]:
     ]
     machines: list[VirtualMachine] = []
     for number in range(18):
-        scope = luck.choice([*scopes, None])
+        scope = rng.choice([*scopes, None])
         machines.append(
             replace(
                 vm(
                     f"vm-{number}",
-                    host=f"host-{luck.randrange(4)}",
+                    host=f"host-{rng.randrange(4)}",
                     scope=scope.name if scope else None,
-                    fault_domain=0 if scope is None or scope.name == "gpu" else luck.randrange(3),
-                    update_domain=luck.randrange(2),
+                    fault_domain=0 if scope is None or scope.name == "gpu" else rng.randrange(3),
+                    update_domain=rng.randrange(2),
                     size="Standard_NC6" if scope is not None and scope.name == "gpu" else "Standard_D2s_v3",
-                    priority="Spot" if luck.random() < 0.2 else "",
+                    priority="Spot" if rng.random() < 0.2 else "",
                 ),
                 addresses=(f"10.0.0.{number + 1}",),
             )
@@ -90,14 +90,14 @@ class Fleet:
     """
 
     def __init__(self, seed: int) -> None:
-        self.luck = random.Random(seed)
-        self.scopes, self.vms = _declared(self.luck)
-        self.clock = VirtualClock(NOW + timedelta(microseconds=self.luck.choice([0, 1, 500_000])))
+        self.rng = random.Random(seed)
+        self.scopes, self.vms = _declared(self.rng)
+        self.clock = VirtualClock(NOW + timedelta(microseconds=self.rng.choice([0, 1, 500_000])))
         self.store = FaultyStore(SqlStore("sqlite://"), random.Random(seed + 1))
         self.actuator = FaultyActuator(random.Random(seed + 2))
         rules = Rules(
-            announce_delay=timedelta(seconds=self.luck.choice([0, 0, 120])),
-            start_delay=timedelta(seconds=self.luck.choice([0, 0, 45])),
+            announce_delay=timedelta(seconds=self.rng.choice([0, 0, 120])),
+            start_delay=timedelta(seconds=self.rng.choice([0, 0, 45])),
         )
         self.made = Simulated(
             store=self.store,
@@ -116,7 +116,7 @@ class Fleet:
         self.scheduled: dict[str, list[str]] = {}
         self.ids_seen: dict[str, list[str]] = defaultdict(list)
         self.habits = {
-            each.name: self.luck.choice(["silent", "watches", "approves", "repeats", "mixes", "pries"])
+            each.name: self.rng.choice(["silent", "watches", "approves", "repeats", "mixes", "pries"])
             for each in self.vms
         }
         self.ledger: list[Entry] = []
@@ -124,16 +124,16 @@ class Fleet:
     async def begin(self) -> None:
         await self.made.engine.apply_inventory(inventory(*self.vms, scopes=self.scopes), "f", actor="operator:ann")
         for each in self.vms:
-            if self.luck.random() < 0.8:
+            if self.rng.random() < 0.8:
                 await self.made.get(each.name)
 
     # Steps
 
     async def step(self, *, with_faults: bool) -> None:
         """One random thing, and then every check."""
-        self.store.likelihood = self.luck.choice([0, 0, 0.1, 0.3]) if with_faults else 0.0
-        self.actuator.likelihood = self.luck.choice([0, 0.2, 0.6]) if with_faults else 0.0
-        self.store.is_dying = with_faults and self.luck.random() < 0.05
+        self.store.likelihood = self.rng.choice([0, 0, 0.1, 0.3]) if with_faults else 0.0
+        self.actuator.likelihood = self.rng.choice([0, 0.2, 0.6]) if with_faults else 0.0
+        self.store.is_dying = with_faults and self.rng.random() < 0.05
         choices: list[Callable[[], Awaitable[None]]] = [
             self._operate,
             self._ask,
@@ -142,7 +142,7 @@ class Fleet:
             self._wait,
             self._wait,
         ]
-        action = self.luck.choice(choices)
+        action = self.rng.choice(choices)
         self.steps.append(f"{self.made.now.isoformat()} {action.__name__}")
         try:
             await action()
@@ -152,13 +152,13 @@ class Fleet:
             has_crashed = False
         except ProcessDied:
             has_crashed = True
-        if has_crashed or (with_faults and self.luck.random() < 0.05):
+        if has_crashed or (with_faults and self.rng.random() < 0.05):
             self.store.likelihood = 0.0
             self.store.is_dying = False
             self.steps.append("  crash")
             await self.made.crash()
             self.check_feed_is_truth()
-        if self.luck.random() < 0.5:
+        if self.rng.random() < 0.5:
             # The next command that gets through puts right whatever a lost answer left behind.
             self.store.likelihood = 0.0
             self.store.is_dying = False
@@ -168,19 +168,19 @@ class Fleet:
 
     async def _wait(self) -> None:
         """Time passes: evenly, or in a jump that the timer slept through or the clock made."""
-        by = timedelta(seconds=self.luck.choice([0.5, 1, 7, 30, 61, 300, 600, 900, 1800, 7200, 40_000]))
-        if self.luck.random() < 0.3:
+        by = timedelta(seconds=self.rng.choice([0.5, 1, 7, 30, 61, 300, 600, 900, 1800, 7200, 40_000]))
+        if self.rng.random() < 0.3:
             self.clock.advance(by)
             by = timedelta(0)
         await self.made.advance(by)
 
     async def _ask(self) -> None:
         """Some VMs poll, and do with what they see what is their habit."""
-        for each in self.luck.sample(self.vms, 6):
+        for each in self.rng.sample(self.vms, 6):
             habit = self.habits[each.name]
-            if habit == "silent" and self.luck.random() < 0.9:
+            if habit == "silent" and self.rng.random() < 0.9:
                 continue
-            version = self.luck.choice(VERSIONS) if habit == "mixes" else "2020-07-01"
+            version = self.rng.choice(VERSIONS) if habit == "mixes" else "2020-07-01"
             document = await self.made.get(each.name, version)
             self._look(each.name)
             ids = [event["EventId"] for event in document["Events"]]
@@ -204,31 +204,31 @@ class Fleet:
         key = self.made.channel(name).key
         foreign = [i for other, seen in self.ids_seen.items() for i in seen if self.made.channel(other).key != key]
         if foreign:
-            wanted = [*ids, self.luck.choice(foreign)]
+            wanted = [*ids, self.rng.choice(foreign)]
             approval = await self.made.approve(name, *wanted)
             assert approval.unknown == (wanted[-1],)
             assert approval.approved == ()
 
     async def _operate(self) -> None:
         try:
-            await self.luck.choice(
+            await self.rng.choice(
                 [self._schedule, self._schedule, self._schedule_vm, self._schedule_vm, self._change]
             )()
         except CallerError as error:
             self.steps.append(f"  refused: {error.message}")
 
     async def _schedule(self) -> None:
-        hosts = tuple(dict.fromkeys(f"host-{self.luck.randrange(4)}" for _ in range(self.luck.choice([1, 1, 2]))))
+        hosts = tuple(dict.fromkeys(f"host-{self.rng.randrange(4)}" for _ in range(self.rng.choice([1, 1, 2]))))
         hosts = tuple(host for host in hosts if any(each.host == host for each in self.vms))
-        is_failure = self.luck.random() < 0.1
-        request = Request(cause="hardware-failure" if is_failure else self.luck.choice(ROUTINE), hosts=hosts)
+        is_failure = self.rng.random() < 0.1
+        request = Request(cause="hardware-failure" if is_failure else self.rng.choice(ROUTINE), hosts=hosts)
         await self._keyed(request)
 
     async def _schedule_vm(self) -> None:
-        each = self.luck.choice(self.vms)
-        is_forced = self.luck.random() < 0.3
-        notice = timedelta(seconds=self.luck.choice([0, 20, 700])) if is_forced else None
-        cause = self.luck.choice(SINGLE + ROUTINE)
+        each = self.rng.choice(self.vms)
+        is_forced = self.rng.random() < 0.3
+        notice = timedelta(seconds=self.rng.choice([0, 20, 700])) if is_forced else None
+        cause = self.rng.choice(SINGLE + ROUTINE)
         force_reason = "drill" if is_forced else None
         await self._keyed(Request(cause=cause, vms=(each.name,), notice=notice, force_reason=force_reason))
 
@@ -251,8 +251,8 @@ class Fleet:
         active = self._active()
         if not active:
             return
-        maintenance = self.luck.choice(active)
-        act = self.luck.choice(["cancel", "start", "complete", "impact"])
+        maintenance = self.rng.choice(active)
+        act = self.rng.choice(["cancel", "start", "complete", "impact"])
         if act == "cancel":
             await self.made.engine.cancel(maintenance.id, actor="operator:ann")
         elif act == "start":

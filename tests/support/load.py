@@ -81,8 +81,8 @@ class Load:
         self._token = token
         self._told = remembered
         self._stop = threading.Event()
-        self._luck = random.Random(seed)
-        self._tenants = itertools.cycle(self._luck.sample(range(TENANTS), TENANTS))
+        self._rng = random.Random(seed)
+        self._tenants = itertools.cycle(self._rng.sample(range(TENANTS), TENANTS))
         shares = [range(start, 2 * TENANTS, 3) for start in range(3)]
         self._threads = [threading.Thread(target=self._watch, args=(share,)) for share in shares]
         self._threads += [threading.Thread(target=self._operate, args=(number,)) for number in range(_OPERATORS)]
@@ -159,7 +159,7 @@ class Load:
                     "vms": tenant(next(self._tenants)),
                     "cause": "live-migration",
                     "description": key,
-                    "notice_s": self._luck.choice([0, 0.2, 0.5]),
+                    "notice_s": self._rng.choice([0, 0.2, 0.5]),
                     "force": True,
                     "reason": "drill",
                 }

@@ -26,18 +26,18 @@ def take_look(draft: Draft, look: Look, asked: Mapping[str, datetime]) -> Look |
     maintenance = draft.maintenances.get(look.maintenance_id)
     if maintenance is None or not maintenance.is_active:
         return None
-    vigilance = draft.rules.vigilance
+    alert_thresholds = draft.rules.alert_thresholds
     if maintenance.state is MaintenanceState.SCHEDULED and maintenance.not_before is not None:
         if draft.now < maintenance.not_before:
             _note_unseen(draft, maintenance, look, asked)
-        elif _is_late(maintenance.not_before, vigilance.late_start_after, draft.now):
+        elif _is_late(maintenance.not_before, alert_thresholds.late_start_after, draft.now):
             late = _words(draft.now - maintenance.not_before)
             draft.note(EntryKind.LATE, maintenance_id=maintenance.id, reason=f"due {late} ago, and not started")
     elif maintenance.started_at is not None:
         took = _words(draft.now - maintenance.started_at)
         said = "its duration is unknown" if maintenance.duration_s < 0 else f"announced were {maintenance.duration_s} s"
         draft.note(EntryKind.LATE, maintenance_id=maintenance.id, reason=f"started {took} ago, and not over: {said}")
-    return look_after(maintenance, look.announced_at, draft.now, vigilance)
+    return look_after(maintenance, look.announced_at, draft.now, alert_thresholds)
 
 
 def _note_unseen(draft: Draft, maintenance: Maintenance, look: Look, asked: Mapping[str, datetime]) -> None:

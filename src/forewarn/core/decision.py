@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from forewarn.core.lifecycle import EVENT_STATUS, LEDGER_KIND, Trigger, step
-from forewarn.core.look import Look, Vigilance, look_after
+from forewarn.core.look import AlertThresholds, Look, look_after
 from forewarn.core.model import (
     Audience,
     Entry,
@@ -51,7 +51,7 @@ class Rules:
         tenant_entries_max: Ledger entries that one tenant may make in 24 hours for its user operations; then further
             user operations are refused.
         hosts_may_join_scopes: Whether a host, with its own token, may put VMs into scopes of which it runs none yet.
-        vigilance: What is looked for that no transition says.
+        alert_thresholds: What is looked for that no transition says.
     """
 
     initial_incarnation: int = 1
@@ -65,7 +65,7 @@ class Rules:
     deferrals_max: int = 20
     tenant_entries_max: int = 1000
     hosts_may_join_scopes: bool = True
-    vigilance: Vigilance = field(default_factory=Vigilance)
+    alert_thresholds: AlertThresholds = field(default_factory=AlertThresholds)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -234,7 +234,7 @@ class Draft:
 
     def finish(self) -> Changes:
         """Count the documents that changed, and hand over what to commit."""
-        if self.rules.vigilance.is_on:
+        if self.rules.alert_thresholds.is_on:
             self._plan_looks()
         before = _arrays(self._before.events.values(), self._before.maintenances)
         after = _arrays(self.events.values(), self.maintenances)
@@ -256,7 +256,7 @@ class Draft:
         for entry in self._changes.entries:
             if entry.kind in _MOVES and entry.maintenance_id is not None:
                 maintenance = self.maintenances[entry.maintenance_id]
-                look = look_after(maintenance, self.now, self.now, self.rules.vigilance)
+                look = look_after(maintenance, self.now, self.now, self.rules.alert_thresholds)
                 self._changes.looks[maintenance.id] = look
 
     def _items(self, keys: set[str]) -> dict[str, list[tuple[Event, Maintenance]]]:

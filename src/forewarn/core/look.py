@@ -12,14 +12,14 @@ from datetime import datetime, timedelta
 
 from forewarn.core.model import Maintenance, MaintenanceState
 
-__all__ = ["SEEN_LAG", "Look", "Vigilance", "look_after"]
+__all__ = ["SEEN_LAG", "AlertThresholds", "Look", "look_after"]
 
 SEEN_LAG = timedelta(seconds=90)
 """How long it may take until it is known here that a VM has asked: other replicas write it down once a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vigilance:
+class AlertThresholds:
     """What is looked for; None: that is not.
 
     Attributes:
@@ -53,23 +53,27 @@ class Look:
     at: datetime
 
 
-def look_after(maintenance: Maintenance, announced_at: datetime, now: datetime, vigilance: Vigilance) -> Look | None:
+def look_after(
+    maintenance: Maintenance, announced_at: datetime, now: datetime, alert_thresholds: AlertThresholds
+) -> Look | None:
     """The first look after now; None: there is nothing to look for any more."""
-    moments = [at for at in _moments(maintenance, announced_at, vigilance) if at is not None and at > now]
+    moments = [at for at in _moments(maintenance, announced_at, alert_thresholds) if at is not None and at > now]
     if not moments:
         return None
     return Look(maintenance_id=maintenance.id, announced_at=announced_at, at=min(moments))
 
 
-def _moments(maintenance: Maintenance, announced_at: datetime, vigilance: Vigilance) -> list[datetime | None]:
+def _moments(
+    maintenance: Maintenance, announced_at: datetime, alert_thresholds: AlertThresholds
+) -> list[datetime | None]:
     not_before, started_at = maintenance.not_before, maintenance.started_at
     if maintenance.state is MaintenanceState.SCHEDULED and not_before is not None:
-        late_at = None if vigilance.late_start_after is None else not_before + vigilance.late_start_after
-        return [_unseen_at(not_before, announced_at, vigilance.unseen_before), late_at]
+        late_at = None if alert_thresholds.late_start_after is None else not_before + alert_thresholds.late_start_after
+        return [_unseen_at(not_before, announced_at, alert_thresholds.unseen_before), late_at]
     if maintenance.state is MaintenanceState.STARTED and started_at is not None:
-        if vigilance.late_end_after is None:
+        if alert_thresholds.late_end_after is None:
             return []
-        return [started_at + timedelta(seconds=max(maintenance.duration_s, 0)) + vigilance.late_end_after]
+        return [started_at + timedelta(seconds=max(maintenance.duration_s, 0)) + alert_thresholds.late_end_after]
     return []
 
 

@@ -20,7 +20,7 @@ from forewarn.core.conflicts import coupled_deletes, is_held, must_queue
 from forewarn.core.decision import Draft
 from forewarn.core.lifecycle import Trigger
 from forewarn.core.model import POLICY, Event, Maintenance, MaintenanceState
-from forewarn.core.tenancy import PASSED_CAUSES, calm_moment, tenant_of
+from forewarn.core.tenancy import PASSED_CAUSES, next_allowed_start, tenant_of
 from forewarn.core.value import replace
 from forewarn.errors import Conflict, IllegalTransition, QuietHoursConflict
 
@@ -49,7 +49,9 @@ def ready_at(draft: Draft, maintenance: Maintenance) -> datetime:
     if by_policy:
         # A policy agrees to what is outside of its quiet hours. Who wants it at once, approves by hand.
         policies = [tenant_of(draft, event, maintenance)[1] for event in by_policy]
-        agreed_at = calm_moment(maintenance, policies, agreed_at, maintenance.not_before) or maintenance.not_before
+        agreed_at = (
+            next_allowed_start(maintenance, policies, agreed_at, maintenance.not_before) or maintenance.not_before
+        )
     return min(maintenance.not_before, agreed_at)
 
 

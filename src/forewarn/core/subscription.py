@@ -165,16 +165,16 @@ class Backoff:
     longest: timedelta = timedelta(hours=1)
     age_max: timedelta = timedelta(hours=24)
 
-    def pause(self, failures: int, luck: float, asked: timedelta | None = None) -> timedelta:
-        """How long to wait after so many failures; `luck` and `asked` as in `failed`."""
+    def pause(self, failures: int, jitter: float, retry_after: timedelta | None = None) -> timedelta:
+        """How long to wait after so many failures; `jitter` and `retry_after` as in `failed`."""
         doublings: int = min(max(failures, 1) - 1, 30)
         whole = min(self.first * (1 << doublings), self.longest)
-        pause = whole / 2 + whole / 2 * luck
-        return pause if asked is None else max(pause, min(asked, self.longest))
+        pause = whole / 2 + whole / 2 * jitter
+        return pause if retry_after is None else max(pause, min(retry_after, self.longest))
 
 
 def failed(  # noqa: PLR0913 - facts of one try
-    delivery: Delivery, now: datetime, error: str, backoff: Backoff, luck: float, asked: timedelta | None = None
+    delivery: Delivery, now: datetime, error: str, backoff: Backoff, jitter: float, retry_after: timedelta | None = None
 ) -> Delivery:
     """The delivery after one more try that failed: it waits, or it is dead.
 
@@ -183,11 +183,11 @@ def failed(  # noqa: PLR0913 - facts of one try
         now: When it failed.
         error: How.
         backoff: The terms.
-        luck: 0 to 1; spreads the tries of many, half of the pause being left to it.
-        asked: How long the receiver wants to be left alone; None: it did not say.
+        jitter: 0 to 1; spreads the tries of many, half of the pause being left to it.
+        retry_after: How long the receiver wants to be left alone; None: it did not say.
     """
     attempts = delivery.attempts + 1
     if now - delivery.at >= backoff.age_max:
         return replace(delivery, attempts=attempts, next_at=None, state=DeliveryState.DEAD, last_error=error)
-    next_at = now + backoff.pause(attempts, luck, asked)
+    next_at = now + backoff.pause(attempts, jitter, retry_after)
     return replace(delivery, attempts=attempts, next_at=next_at, last_error=error)

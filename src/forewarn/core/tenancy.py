@@ -22,11 +22,11 @@ __all__ = [
     "PASSED_CAUSES",
     "CalmMoment",
     "approves",
-    "calm_moment",
     "find_calm",
     "heeds_quiet_hours",
     "move_words",
     "must_be_calm",
+    "next_allowed_start",
     "policy_of",
     "policy_of_scope",
     "tenant_of",
@@ -92,7 +92,9 @@ def heeds_quiet_hours(maintenance: Maintenance) -> bool:
     return is_free and maintenance.force_reason is None
 
 
-def calm_moment(maintenance: Maintenance, policies: Iterable[Policy], at: datetime, until: datetime) -> datetime | None:
+def next_allowed_start(
+    maintenance: Maintenance, policies: Iterable[Policy], at: datetime, until: datetime
+) -> datetime | None:
     """The first moment from `at` on at which it may happen without disturbing anybody's quiet hours.
 
     Args:

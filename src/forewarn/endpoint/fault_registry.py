@@ -39,10 +39,10 @@ class Faults:
     seed: int = 0
     in_force: dict[int, Fault] = field(default_factory=dict)
     _number: int = 0
-    _luck: random.Random = field(init=False)
+    _rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self._luck = random.Random(self.seed)  # noqa: S311 - meant to be foreseeable
+        self._rng = random.Random(self.seed)  # noqa: S311 - meant to be foreseeable
 
     @property
     def all(self) -> tuple[Fault, ...]:
@@ -124,7 +124,7 @@ class Faults:
             return None
         self._expire()
         for fault in self.in_force.values():
-            if fault.fits(vm, method, places) and (fault.rate >= 1.0 or self._luck.random() < fault.rate):
+            if fault.fits(vm, method, places) and (fault.rate >= 1.0 or self._rng.random() < fault.rate):
                 self._note(fault)
                 return fault
         return None

@@ -217,7 +217,7 @@ class DeadlineCommands(Committer):
 
         def read(reader: Reader) -> datetime | None:
             moments = [reader.next_due_at(skipped, only_started=is_held)]
-            if self.rules.vigilance.is_on:
+            if self.rules.alert_thresholds.is_on:
                 self._look_at = reader.next_look_at()
                 moments.append(self._look_at)
             silent_at = None if is_held else reader.next_silent_at()

@@ -79,7 +79,7 @@ _IDS_MAX = 1000
 """Event ids in one transaction, or in one read, unless a single approval has more."""
 _DAY = timedelta(days=1)
 
-Wish = tuple[tuple[str, ...], Approver, Origin | None]
+ApprovalRequest = tuple[tuple[str, ...], Approver, Origin | None]
 """The events that somebody approves, and where that was asked for."""
 
 
@@ -207,7 +207,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             key: Of the request.
             owned: What belongs to who asks, for whom other VMs do not exist; None: everything.
         """
-        request = self._bent(request)
+        request = self._apply_faults(request)
 
         def load(tx: Transaction) -> State:
             if owned is not None:
@@ -273,7 +273,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             result: list[Rehearsed] = await self._write(work)
             return result
 
-    def _bent(self, request: Request) -> Request:
+    def _apply_faults(self, request: Request) -> Request:
         """The request as a fault has it: with less notice than is promised (A21, R90)."""
         cause = CAUSES.get(request.cause)
         if not self.faults.in_force or cause is None or cause.is_immediate:
@@ -385,7 +385,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         found = await self.read(lambda reader: reader.event_audiences({i for ids, _ in wanted for i in ids}))
         return [tuple(i for i in ids if found.get(i) != audience) for ids, audience in wanted]
 
-    async def _approve_all(self, wanted: Sequence[Wish]) -> list[Approval]:
+    async def _approve_all(self, wanted: Sequence[ApprovalRequest]) -> list[Approval]:
         def load(tx: Transaction) -> State:
             return tx.load_events({i for ids, _, _ in wanted for i in ids})
 

@@ -21,7 +21,7 @@ from forewarn.errors import ClockOff, ForewarnError, LeaseLost
 from forewarn.store.contract import SharedStore, Transaction
 from forewarn.store.lease import Lease
 
-__all__ = ["Alone", "Leadership", "Leased"]
+__all__ = ["Leadership", "Leased", "SoleLeader"]
 
 _log = structlog.get_logger("forewarn.engine.leader_election")
 
@@ -54,7 +54,7 @@ class Leadership(Protocol):
         """How far this process's clock is ahead of the database's."""
         ...
 
-    def insist(self) -> None:
+    def ensure_leader(self) -> None:
         """See by its own clock that it still does.
 
         Raises:
@@ -87,14 +87,14 @@ class Leadership(Protocol):
         ...
 
 
-class Alone:
+class SoleLeader:
     """The only process on its database."""
 
     is_held = True
     until_s = math.inf
     skew = timedelta(0)
 
-    def insist(self) -> None:
+    def ensure_leader(self) -> None:
         """There is nobody else."""
 
     def check(self, tx: Transaction) -> None:
@@ -156,7 +156,7 @@ class Leased:
         """As it was renewed last."""
         return self._until_s
 
-    def insist(self) -> None:
+    def ensure_leader(self) -> None:
         """Right before something is done outside of the database."""
         if not self.is_held:
             msg = "the lease is over"

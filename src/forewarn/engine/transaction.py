@@ -5,7 +5,7 @@ follows, and commits. Only then are the new documents published and anybody told
 
 A command is shielded: who asked for it may go away, but once begun it is carried out and published. A commit that
 failed may have succeeded all the same, when only the answer was lost; so the next command that gets through publishes
-the whole truth.
+everything.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import Maintenance, audience_key
 from forewarn.endpoint.fault_registry import Faults
 from forewarn.engine.clock_guard import ClockGuard
-from forewarn.engine.leader_election import Alone, Leadership
+from forewarn.engine.leader_election import Leadership, SoleLeader
 from forewarn.errors import IdempotencyMismatch, StoreUnavailable
 from forewarn.observability.tracing import Tracing
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity, InventoryIndex
 from forewarn.store.contract import News, Outcome, Reader, Store, Transaction
 
-__all__ = ["Committer", "IdSource", "Key", "Runner", "Truth", "inline", "recall", "threaded", "traced"]
+__all__ = ["Committer", "IdSource", "Key", "Runner", "Snapshot", "inline", "recall", "threaded", "traced"]
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Committer")
 P = ParamSpec("P")
 
-Truth = tuple[Inventory, list[Document]]
+Snapshot = tuple[Inventory, list[Document]]
 """All that the endpoint shows: the inventory and the documents."""
 
 Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -96,7 +96,7 @@ class Committer:
     """Carries out transactions and publishes what they changed.
 
     Args:
-        store: The truth.
+        store: The database.
         clock: The time.
         feed: Where documents are published.
         identity: Told about a new inventory.
@@ -142,7 +142,7 @@ class Committer:
         self._commands: set[asyncio.Task[Any]] = set()
         self._is_in_doubt = False
         self._position = 0
-        self.leadership: Leadership = Alone()
+        self.leadership: Leadership = SoleLeader()
         self.tracing = Tracing()
         self.listeners: list[Callable[[Changes], None]] = []
 
@@ -206,19 +206,19 @@ class Committer:
         """One transaction and its publication, in the order of commits, whoever stops waiting for it."""
         origin = self.tracing.here()
 
-        def transact() -> tuple[int, Truth | None, Any]:
+        def transact() -> tuple[int, Snapshot | None, Any]:
             with self.tracing.part("transaction", origin), self._store.write() as tx:
                 position = tx.position() if self._is_in_doubt else 0
-                truth = (tx.inventory(), list(tx.documents())) if self._is_in_doubt else None
+                snapshot = (tx.inventory(), list(tx.documents())) if self._is_in_doubt else None
                 result = work(tx)
                 self._is_in_doubt = True
             self._is_in_doubt = False
-            return position, truth, result
+            return position, snapshot, result
 
-        def show(position: int, truth: Truth | None, result: Any) -> T:  # noqa: ANN401 - whatever the work handed back
-            if truth is not None:
-                self.identity.load(truth[0])
-                self.feed.reload(truth[1])
+        def show(position: int, snapshot: Snapshot | None, result: Any) -> T:  # noqa: ANN401 - whatever the work handed back
+            if snapshot is not None:
+                self.identity.load(snapshot[0])
+                self.feed.reload(snapshot[1])
                 self._position = position  # only now: a refused command publishes nothing
             return publish(result)
 
@@ -270,12 +270,12 @@ class Committer:
         A VM that moves must be shown nothing on its new host that is older than what it saw on the old one. So this is
         published before the inventory that moves it.
         """
-        return [] if isinstance(self.leadership, Alone) else list(tx.news(self._position).documents)
+        return [] if isinstance(self.leadership, SoleLeader) else list(tx.news(self._position).documents)
 
     @property
     def position(self) -> int:
         """Up to which change everything that others have committed was published; 0 where there are no others."""
-        return 0 if isinstance(self.leadership, Alone) else self._position
+        return 0 if isinstance(self.leadership, SoleLeader) else self._position
 
     def _now(self, tx: Transaction) -> datetime:
         """The moment of a decision: by the database's clock where replicas share it, for then it is one for all.

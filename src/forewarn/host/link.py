@@ -39,7 +39,7 @@ class Link:
         urls: Base URLs of the replicas; at least one.
         token: Of this host.
         tls: How their certificates are checked; None: as the system does.
-        luck: Where pauses come from.
+        rng: Where pauses come from.
     """
 
     def __init__(
@@ -48,15 +48,15 @@ class Link:
         urls: Sequence[str],
         token: str,
         tls: ssl.SSLContext | None = None,
-        luck: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         if not urls:
             msg = "name at least one replica with --control-url"
             raise ConfigError(msg)
         self.host = host
         self._urls = list(urls)
-        self._luck = luck or random.Random()  # noqa: S311 - pauses, and nothing to be guessed
-        self._luck.shuffle(self._urls)
+        self._rng = rng or random.Random()  # noqa: S311 - pauses, and nothing to be guessed
+        self._rng.shuffle(self._urls)
         self._client = httpx.AsyncClient(
             headers={"authorization": f"Bearer {token}"},
             verify=tls or True,
@@ -75,7 +75,7 @@ class Link:
 
     def pause_s(self, attempt: int) -> float:
         """How long to wait before that attempt, from 1: up to 10 s, and each time another part of it."""
-        return self._luck.uniform(0.5, 1.0) * min(0.2 * 2.0 ** min(attempt, 10), 10.0)
+        return self._rng.uniform(0.5, 1.0) * min(0.2 * 2.0 ** min(attempt, 10), 10.0)
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncIterator[bytes]]:

@@ -1,6 +1,6 @@
 """Delivers for one subscription.
 
-A courier reads the ledger from its subscription's cursor on and posts what concerns it, some at a time, but of one
+A worker reads the ledger from its subscription's cursor on and posts what concerns it, some at a time, but of one
 event one after the other. What fails a few times in a row is kept and tried again later, behind it what is of the same
 event; the rest goes on. When several in a row fail, the receiver is taken to be down: it rests, and then a little is
 tried, until something gets through. The cursor moves after the answers. So nothing is lost, and what is under way when
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from forewarn.clock import RealClock
-from forewarn.core.patience import Patience
+from forewarn.core.circuit_breaker import CircuitBreaker
 from forewarn.core.subscription import Backoff, Delivery, DeliveryState, Subscription, SubscriptionState, failed
 from forewarn.engine.engine import Engine
 from forewarn.engine.subscriptions import HandedOver
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from forewarn.net.outbound import Answer
     from forewarn.wire.notification import Notification
 
-__all__ = ["Courier", "Habits", "Posts", "headers_of"]
+__all__ = ["DeliveryPolicy", "DeliveryWorker", "Posts", "headers_of"]
 
 _log = structlog.get_logger("forewarn.notifications.notifier")
 
@@ -48,7 +48,7 @@ _UNKEPT_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
+class DeliveryPolicy:
     """How deliveries are made.
 
     Attributes:
@@ -109,12 +109,12 @@ class _Round:
         return [d for d in kept.values() if d.state is DeliveryState.WAITING]
 
 
-class Courier:
+class DeliveryWorker:
     """Delivers for one subscription, as long as this replica is the one that acts.
 
     Args:
         engine: Reads the ledger, and writes down what came of deliveries.
-        habits: How deliveries are made.
+        delivery_policy: How deliveries are made.
         subscription: Whose.
         posts: To its receiver.
         count: Told the outcome of each try: ``delivered``, ``failed`` or ``dead``.
@@ -126,21 +126,21 @@ class Courier:
     def __init__(
         self,
         engine: Engine,
-        habits: Habits,
+        delivery_policy: DeliveryPolicy,
         subscription: Subscription,
         posts: Posts,
         count: Callable[[str, str], None],
     ) -> None:
         self.id, self.name = subscription.id, subscription.name
         self.oldest_at: datetime | None = None
-        self._engine, self._clock, self._habits = engine, engine.clock, habits
+        self._engine, self._clock, self._delivery_policy = engine, engine.clock, delivery_policy
         self._posts = posts
         self._count = count
         self._woken = asyncio.Event()
         self._position = subscription.cursor
         self._sent: set[tuple[int, str]] = set()
-        self._patience = Patience(backoff=habits.backoff)
-        self._luck = random.Random()  # noqa: S311 - spreads tries, no secret
+        self._breaker = CircuitBreaker(backoff=delivery_policy.backoff)
+        self._rng = random.Random()  # noqa: S311 - spreads tries, no secret
 
     def wake(self) -> None:
         """Look at the ledger: something was written."""
@@ -148,7 +148,7 @@ class Courier:
 
     def urge(self) -> None:
         """Try now, also where the receiver was to rest: an operator has said something of subscriptions."""
-        self._patience.rests_until = None
+        self._breaker.open_until = None
         self._woken.set()
 
     async def run(self) -> None:
@@ -167,7 +167,7 @@ class Courier:
                     # What was sent is remembered, so it is not sent again as soon as the store is there again.
                     _log.warning("deliveries cannot be written down, trying again", error=error.message)
                     until = self._clock.now() + _STORE_RETRY
-                except Exception:  # noqa: BLE001 - a courier must survive a bug; the log has the trace
+                except Exception:  # noqa: BLE001 - a worker must survive a bug; the log has the trace
                     _log.exception("a round of deliveries failed, trying again", subscription=self.name)
                     until = self._clock.now() + _STORE_RETRY
                 await self._wait(until)
@@ -197,9 +197,9 @@ class Courier:
         now = self._clock.now()
         measure = Measure(
             after=self._position,
-            waiting_max=self._habits.waiting_max,
-            is_down=self._patience.is_down,
-            may_ask=self._patience.may_ask(now),
+            waiting_max=self._delivery_policy.waiting_max,
+            is_open=self._breaker.is_open,
+            allows_request=self._breaker.allows_request(now),
         )
         return await self._engine.read(lambda reader: read_outbox(reader, self.id, measure, now))
 
@@ -207,12 +207,12 @@ class Courier:
         """Hand over what can be; hands back when to come again, and whether the subscription is still to be served."""
         if not self._engine.leadership.is_held:
             return None, False
-        done = _Round(outbox, was_down=self._patience.is_down)
+        done = _Round(outbox, was_down=self._breaker.is_open)
         done.delivered.update(outbox.unknown)
         queues = self._queues(outbox)
         unsent = [n.entry.at for queue in queues for n in queue[:1] if n.key not in self._sent]
         self.oldest_at = min([d.at for d in outbox.waiting] + unsent, default=None)
-        workers = 1 if self._patience.is_down else min(self._habits.requests_max, len(queues))
+        workers = 1 if self._breaker.is_open else min(self._delivery_policy.requests_max, len(queues))
         await asyncio.gather(*(self._work(queues, done) for _ in range(workers)))
         return await self._write_down(done)
 
@@ -223,7 +223,7 @@ class Courier:
         for notification in outbox.notifications:
             if notification.subject not in blocked:
                 queues.setdefault(notification.subject, []).append(notification)
-        if self._patience.is_down:
+        if self._breaker.is_open:
             # What is new first: what waits may be what it never takes.
             return deque(sorted(queues.values(), key=lambda queue: queue[0].subject in outbox.due))
         return deque(queues.values())
@@ -239,27 +239,29 @@ class Courier:
     def _may_go_on(self, done: _Round) -> bool:
         if done.stop is not None or not self._engine.leadership.is_held:
             return False
-        return not self._patience.is_down or done.failures < _PROBES
+        return not self._breaker.is_open or done.failures < _PROBES
 
     async def _hand_over(self, notification: Notification, done: _Round) -> bool:
         """Post one; hands back whether the next one of its subject may follow."""
         subscription = done.outbox.subscription
         known = done.known.get(notification.key)
-        answer = await self._try(notification, subscription, is_first=known is None and not self._patience.failures)
+        answer = await self._try(notification, subscription, is_first=known is None and not self._breaker.failures)
         if answer.is_gone:
             done.stop = "the receiver answered 410 Gone"
             return False
         if answer.is_taken:
-            self._patience.note_taken()
+            self._breaker.record_success()
             self._sent.add(notification.key)
             done.delivered.add(notification.key)
             self._count(self.name, "delivered")
             return True
         done.failures += 1
         now = self._clock.now()
-        self._patience.note_failed(now, self._luck.random(), answer.retry_after)
+        self._breaker.record_failure(now, self._rng.random(), answer.retry_after)
         delivery = known or _delivery(subscription, notification)
-        kept = failed(delivery, now, answer.words, self._habits.backoff, self._luck.random(), answer.retry_after)
+        kept = failed(
+            delivery, now, answer.words, self._delivery_policy.backoff, self._rng.random(), answer.retry_after
+        )
         done.kept[kept.key] = kept
         if kept.state is DeliveryState.DEAD:
             self._count(self.name, "dead")
@@ -270,7 +272,7 @@ class Courier:
         """Post it, the first time some times in quick succession."""
         from forewarn.wire.notification import encode_notification  # noqa: PLC0415 - most services notify nobody
 
-        body = encode_notification(notification, self._habits.source)
+        body = encode_notification(notification, self._delivery_policy.source)
         pauses = [*(_QUICK_PAUSES_S if is_first and not self._clock.is_virtual else ()), None]
         for pause_s in pauses:
             now = self._clock.now()
@@ -281,7 +283,7 @@ class Courier:
             self._count(self.name, "failed")
             if pause_s is None or answer.retry_after is not None:
                 return answer
-            await asyncio.sleep(pause_s * (0.5 + self._luck.random()))
+            await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
         raise AssertionError  # the last try returns
 
     # What came of it
@@ -290,7 +292,7 @@ class Courier:
         self._keep_behind(done)
         subscription, waiting, position = done.outbox.subscription, done.waiting, self._reached(done)
         since = subscription.failing_since
-        failing_since = (since or self._clock.now()) if waiting or self._patience.failures else None
+        failing_since = (since or self._clock.now()) if waiting or self._breaker.failures else None
         needs = bool(done.delivered or done.kept or done.stop)
         needs |= failing_since != since or position - subscription.cursor > _UNKEPT_MAX
         is_active = True
@@ -311,9 +313,9 @@ class Courier:
         return self._next_round(waiting, has_more=done.outbox.has_more or not has_all), is_active
 
     def _next_round(self, waiting: list[Delivery], *, has_more: bool) -> datetime | None:
-        now, rests_until = self._clock.now(), self._patience.rests_until
-        if rests_until is not None and rests_until > now:
-            return rests_until
+        now, open_until = self._clock.now(), self._breaker.open_until
+        if open_until is not None and open_until > now:
+            return open_until
         if has_more:
             return now
         return min((d.next_at or now for d in first_of_each(waiting).values()), default=None)
@@ -331,7 +333,7 @@ class Courier:
                     last_error="waits for an earlier one",
                 )
                 done.kept[behind.key] = behind
-        if done.was_down and not self._patience.is_down:
+        if done.was_down and not self._breaker.is_open:
             # It takes notifications again: what waited for that need not wait any longer.
             now = self._clock.now()
             for delivery in done.outbox.waiting:

@@ -1,4 +1,4 @@
-"""Telling subscribers what happened: each has a courier of its own, so that a slow one holds up nobody else."""
+"""Telling subscribers what happened: each has its own worker, so that a slow one holds up nobody else."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from forewarn.core.subscription import Subscription, SubscriptionState
 from forewarn.engine.engine import Engine
 from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import ForewarnError
-from forewarn.notifications.delivery_worker import Courier, Habits, Posts, headers_of
+from forewarn.notifications.delivery_worker import DeliveryPolicy, DeliveryWorker, Posts, headers_of
 from forewarn.util.ids import RandomIds
 
 if TYPE_CHECKING:
     from forewarn.net.outbound import Answer, Resolve, Terms
 
-__all__ = ["Habits", "Notifier"]
+__all__ = ["DeliveryPolicy", "Notifier"]
 
 _log = structlog.get_logger("forewarn.notifications.notifier")
 
@@ -34,13 +34,13 @@ _LEAD_LOOK_S = 1.0
 
 
 class Notifier:
-    """All couriers of this process. Only the replica that acts has any.
+    """All workers of this process. Only the replica that acts has any.
 
     Args:
         engine: Writes down what came of deliveries.
         clock: The time.
         terms: How requests are made.
-        habits: How deliveries are made.
+        delivery_policy: How deliveries are made.
         resolve: Finds addresses; None for the machine's own way.
 
     Attributes:
@@ -52,16 +52,16 @@ class Notifier:
         engine: Engine,
         clock: Clock,
         terms: Callable[[], Terms],
-        habits: Habits | None = None,
+        delivery_policy: DeliveryPolicy | None = None,
         resolve: Resolve | None = None,
     ) -> None:
         self.engine = engine
         self.clock = clock
-        self.habits = habits or Habits()
+        self.delivery_policy = delivery_policy or DeliveryPolicy()
         self.counts: dict[tuple[str, str], int] = {}
         self._terms = terms
         self._resolve = resolve
-        self._couriers: dict[str, Courier] = {}
+        self._workers: dict[str, DeliveryWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         engine.listeners.append(self._notice)
@@ -74,19 +74,19 @@ class Notifier:
     def _notice(self, changes: Changes) -> None:
         if any(entry.kind is EntryKind.SUBSCRIPTION for entry in changes.entries):
             self._wake.set()
-            for courier in self._couriers.values():
-                courier.urge()
+            for worker in self._workers.values():
+                worker.urge()
         elif changes.entries:
             self._wake_couriers()
 
     def _wake_couriers(self) -> None:
-        for courier in self._couriers.values():
-            courier.wake()
+        for worker in self._workers.values():
+            worker.wake()
 
     def ages_s(self) -> dict[str, float]:
         """How old the oldest thing is that each subscription's receiver does not have yet, in seconds."""
         now = self.clock.now()
-        oldest = {courier.name: courier.oldest_at or now for courier in self._couriers.values()}
+        oldest = {worker.name: worker.oldest_at or now for worker in self._workers.values()}
         return {name: max((now - at).total_seconds(), 0.0) for name, at in oldest.items()}
 
     async def run(self) -> None:
@@ -107,16 +107,16 @@ class Notifier:
                     await self._wake.wait()
 
     async def stop(self) -> None:
-        """End every courier; what is under way is told once more after the next start."""
+        """End every worker; what is under way is told once more after the next start."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._couriers.clear()
+        self._workers.clear()
         self._tasks.clear()
 
     async def _hire(self) -> None:
-        """A courier for each active subscription, and for no other."""
+        """A worker for each active subscription, and for no other."""
         wanted: dict[str, Subscription] = {}
         if self.engine.leadership.is_held:
             found = await self.engine.read(lambda reader: reader.subscriptions())
@@ -126,11 +126,13 @@ class Notifier:
         for id in [id for id, task in self._tasks.items() if id not in wanted or task.done()]:
             self._tasks[id].cancel()
             await asyncio.gather(self._tasks.pop(id), return_exceptions=True)
-            del self._couriers[id]
+            del self._workers[id]
         for id, subscription in wanted.items():
             if id not in self._tasks:
-                self._couriers[id] = Courier(self.engine, self.habits, subscription, self.poster(), self._count)
-                self._tasks[id] = asyncio.create_task(self._couriers[id].run())
+                self._workers[id] = DeliveryWorker(
+                    self.engine, self.delivery_policy, subscription, self.poster(), self._count
+                )
+                self._tasks[id] = asyncio.create_task(self._workers[id].run())
                 # One that ends by itself may be wanted again by now.
                 self._tasks[id].add_done_callback(lambda _: self._wake.set())
 
@@ -153,7 +155,7 @@ class Notifier:
         message_id = f"ping-{RandomIds()('ping')}"
         poster = self.poster()
         try:
-            body = encode_ping(message_id, subscription, self.habits.source, now)
+            body = encode_ping(message_id, subscription, self.delivery_policy.source, now)
             return await poster.post(subscription.url, body, headers_of(subscription, message_id, body, now), now)
         finally:
             await poster.close()

@@ -31,14 +31,14 @@ class Measure:
     Attributes:
         after: Ledger entries after that sequence, if the subscription is not further by now.
         waiting_max: Deliveries that may wait for another try; with more nothing new is read.
-        is_down: Whether the receiver seems to take nothing: a little will do to see whether that is so.
-        may_ask: Whether it may be told anything now.
+        is_open: Whether the receiver seems to take nothing: a little will do to see whether that is so.
+        allows_request: Whether it may be told anything now.
     """
 
     after: int
     waiting_max: int
-    is_down: bool
-    may_ask: bool
+    is_open: bool
+    allows_request: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def read_outbox(reader: Reader, subscription_id: str, measure: Measure, now: dat
     if subscription is None:
         return None
     waiting = reader.deliveries(subscription_id, DeliveryState.WAITING, limit=measure.waiting_max + _WINDOW)
-    firsts = first_of_each(waiting).values() if measure.may_ask else ()
+    firsts = first_of_each(waiting).values() if measure.allows_request else ()
     due = frozenset(d.subject for d in firsts if d.next_at is None or d.next_at <= now)
     turn = [delivery for delivery in waiting if delivery.subject in due]
     wanted = {delivery.key for delivery in turn}
@@ -77,9 +77,9 @@ def read_outbox(reader: Reader, subscription_id: str, measure: Measure, now: dat
     old = {n.key: n for n in ours.of(_entries_of(reader, turn)) if n.key in wanted}
     entries: list[Entry] = []
     has_more = False
-    if measure.may_ask and len(waiting) < measure.waiting_max:
+    if measure.allows_request and len(waiting) < measure.waiting_max:
         after = max(measure.after, subscription.cursor)
-        page = reader.entries(after=after, limit=1 if measure.is_down else _WINDOW)
+        page = reader.entries(after=after, limit=1 if measure.is_open else _WINDOW)
         entries = ours.bounded(page.items)
         has_more = page.next is not None or len(entries) < len(page.items)
     kept = {delivery.key for delivery in waiting}

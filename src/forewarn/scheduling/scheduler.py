@@ -293,11 +293,11 @@ class Scheduler:
         is_execution = is_claimed
         try:
             async with self._slots, asyncio.timeout(self._pace.call_timeout.total_seconds()):
-                self._engine.leadership.insist()
+                self._engine.leadership.ensure_leader()
                 now = self._clock.now()
                 progress = None if is_claimed else await self._actuator.observe(maintenance, now)
                 if progress is None:
-                    self._engine.leadership.insist()  # the look may have taken longer than the lease lasts
+                    self._engine.leadership.ensure_leader()  # the look may have taken longer than the lease lasts
                     BEGIN_BEFORE_S.set(self._engine.leadership.until_s)
                     is_execution = True
                     progress = await self._actuator.execute(maintenance, now)

@@ -33,7 +33,7 @@ from forewarn.engine.leader_election import Leased
 from forewarn.engine.transaction import IdSource, Runner, inline, threaded
 from forewarn.errors import ForewarnError
 from forewarn.net.listen import parse_host_names
-from forewarn.notifications.notifier import Habits, Notifier
+from forewarn.notifications.notifier import DeliveryPolicy, Notifier
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
 from forewarn.scheduling.scheduler import Pace, Scheduler
@@ -237,7 +237,7 @@ def _notifier(settings: Settings, engine: Engine) -> Notifier:
     engine.deliveries_dead_max = settings.notify_dead_max
     engine.secret_overlap = settings.notify_secret_overlap
     backoff = Backoff(first=settings.notify_retry, longest=settings.notify_retry_max, age_max=settings.notify_age_max)
-    habits = Habits(
+    habits = DeliveryPolicy(
         source=settings.notify_source,
         backoff=backoff,
         requests_max=settings.notify_requests_max,

@@ -39,29 +39,29 @@ class Declared:
     fallback_name: str
 
 
-def declare(luck: random.Random, count: int) -> tuple[Inventory, list[Declared]]:
+def declare(rng: random.Random, count: int) -> tuple[Inventory, list[Declared]]:
     """That many VMs, or a few more."""
     made: list[Declared] = []
     scopes: list[Scope] = []
     while len(made) < count:
         number = len(scopes)
-        mode = luck.choice(_MODES)
+        mode = rng.choice(_MODES)
         if mode == "alone":
             machines = [_placed(f"solo-{len(made)}", len(made), host=f"host-s{len(made) // 2}")]
         else:
             scopes.append(availability_set(f"set-{number}"))
-            size = 2 if mode == "pair" else luck.choice([2, 3, 4])
+            size = 2 if mode == "pair" else rng.choice([2, 3, 4])
             machines = [
                 _placed(
                     f"set-{number}-{n}",
                     len(made) + n,
                     # Most are hit together; some only see what happens to the others.
-                    host=f"host-{number}" if luck.random() < 0.85 else f"host-{number}-{n}",
+                    host=f"host-{number}" if rng.random() < 0.85 else f"host-{number}-{n}",
                     scope=f"set-{number}",
                 )
                 for n in range(size)
             ]
-        made += _configure(luck, mode, machines)
+        made += _configure(rng, mode, machines)
     return inventory(*(each.vm for each in made), scopes=scopes), made
 
 
@@ -70,13 +70,13 @@ def _placed(name: str, number: int, *, host: str, scope: str | None = None) -> V
     return replace(vm(name, host=host, scope=scope), addresses=(address,))
 
 
-def _configure(luck: random.Random, mode: Mode, machines: list[VirtualMachine]) -> list[Declared]:
-    rules = _rules(luck)
+def _configure(rng: random.Random, mode: Mode, machines: list[VirtualMachine]) -> list[Declared]:
+    rules = _rules(rng)
     names = [machine.name for machine in machines]
-    margin = Span(seconds=luck.choice([5, 5, 30, 60]))
+    margin = Span(seconds=rng.choice([5, 5, 30, 60]))
     declared = []
     for number, machine in enumerate(machines):
-        learns_name = luck.random() < 0.2
+        learns_name = rng.random() < 0.2
         configuration = Configuration(
             name="" if learns_name else machine.name,
             rule=rules,
@@ -86,9 +86,9 @@ def _configure(luck: random.Random, mode: Mode, machines: list[VirtualMachine]) 
         )
         pace = Pace(
             # Long waits, and few polls outright: each request costs real time.
-            wait_s=luck.choice([0, 60, 100, 100, 150, 250, 250, 250]),
-            poll_interval_s=luck.choice([7, 10]),
-            refresh_s=luck.choice([30, 200]),
+            wait_s=rng.choice([0, 60, 100, 100, 150, 250, 250, 250]),
+            poll_interval_s=rng.choice([7, 10]),
+            refresh_s=rng.choice([30, 200]),
         )
         declared.append(
             Declared(
@@ -96,7 +96,7 @@ def _configure(luck: random.Random, mode: Mode, machines: list[VirtualMachine]) 
                 configuration=configuration,
                 pace=pace,
                 peers=tuple(name for name in names if name != machine.name) if mode == "all-prepared" else (),
-                fallback_name=luck.choice([machine.name, f"{machine.host}-of-old"]),
+                fallback_name=rng.choice([machine.name, f"{machine.host}-of-old"]),
             )
         )
     return declared
@@ -114,7 +114,7 @@ def _together(mode: Mode, number: int) -> Together:
     return Together(mode=mode)
 
 
-def _rules(luck: random.Random) -> tuple[Rule, ...]:
+def _rules(rng: random.Random) -> tuple[Rule, ...]:
     hook = (Hook(shell="something"),)  # noqa: S604 - it stands in for a hook of the configuration, and is never run
     plain: dict[str, Any] = {"prepare": hook, "recover": hook}
     kinds: list[dict[str, Any]] = [
@@ -132,10 +132,10 @@ def _rules(luck: random.Random) -> tuple[Rule, ...]:
         {"approve": "at-once", "recover": hook},
         {"approve": "at-once", "started": hook},
     ]
-    more = {"alert": hook} if luck.random() < 0.5 else {}
-    rules = [Rule(name="most", **(luck.choice(kinds) | more))]
-    if luck.random() < 0.3:
-        rules.insert(0, Rule(name="freezes", types=("Freeze",), **luck.choice(kinds)))
-    if luck.random() < 0.2:
+    more = {"alert": hook} if rng.random() < 0.5 else {}
+    rules = [Rule(name="most", **(rng.choice(kinds) | more))]
+    if rng.random() < 0.3:
+        rules.insert(0, Rule(name="freezes", types=("Freeze",), **rng.choice(kinds)))
+    if rng.random() < 0.2:
         rules.append(Rule(name="of others", affects="others", approve="never", prepare=hook, recover=hook))
     return tuple(rules)

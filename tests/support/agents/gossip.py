@@ -61,11 +61,11 @@ class Gossip:
             self._timer = None
         if not self._machine.is_alive(self._process) or not self._said:
             return
-        luck, said = self._machine.luck, dict(self._said)
+        rng, said = self._machine.rng, dict(self._said)
         for peer in self._peers:
-            if not self._machine.is_cut and luck.random() >= self._machine.weather.gossip:
-                for _ in range(1 + (luck.random() < 0.1)):
-                    self._loop.call_later(luck.choice([0.001, 0.02, 1.5]) * luck.random(), self._arrive, peer, said)
+            if not self._machine.is_cut and rng.random() >= self._machine.weather.gossip:
+                for _ in range(1 + (rng.random() < 0.1)):
+                    self._loop.call_later(rng.choice([0.001, 0.02, 1.5]) * rng.random(), self._arrive, peer, said)
         self._timer = self._loop.call_later(_AGAIN_S, self._say)
 
     def _arrive(self, peer: Machine, said: Mapping[str, PeerState]) -> None:

@@ -77,7 +77,7 @@ class Machine:
         address: str,
         configuration: Configuration,
         pace: Pace,
-        luck: random.Random,
+        rng: random.Random,
         *,
         fallback_name: str,
         nameless_until_s: float = 0.0,
@@ -86,7 +86,7 @@ class Machine:
         self.address = address
         self.configuration = configuration
         self.pace = pace
-        self.luck = luck
+        self.rng = rng
         self.fallback_name = fallback_name
         self.nameless_until_s = nameless_until_s
         self.weather: Weather = CALM
@@ -257,7 +257,7 @@ class Machine:
         disk = self.disk
         dies, disk.dies = disk.dies, ""
         if dies == "before":
-            self.kill(self.luck.choice([1.0, 20.0, 100.0]), is_cancelled=False)
+            self.kill(self.rng.choice([1.0, 20.0, 100.0]), is_cancelled=False)
             raise ProcessDied
         if disk.is_full:
             disk.is_behind = True
@@ -265,10 +265,10 @@ class Machine:
         disk.content = encode(state)
         disk.is_behind = False
         self.history.append(Saved(at_s=self.now_s, process=process, state=state))
-        if self.luck.random() < 0.05 and disk.read() != state:
+        if self.rng.random() < 0.05 and disk.read() != state:
             self.broken.append(f"{self.name}: the state reads otherwise than it was written")
         if dies:
-            self.kill(self.luck.choice([1.0, 20.0, 100.0]), is_cancelled=False)
+            self.kill(self.rng.choice([1.0, 20.0, 100.0]), is_cancelled=False)
             raise ProcessDied
 
 

@@ -51,21 +51,21 @@ class Hypervisor(Observed):
         on_impact: Told of each maintenance whose impact happens.
     """
 
-    def __init__(self, luck: random.Random) -> None:
+    def __init__(self, rng: random.Random) -> None:
         self.weather = CALM
         self.on_impact: Callable[[Maintenance], None] = lambda _: None
-        self._luck = luck
+        self._rng = rng
         self._simulates: dict[str, Simulate] = {}
         self._struck: set[str] = set()
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Tell how far it would be by now, or fail."""
-        if self._luck.random() < self.weather.actuator:
+        if self._rng.random() < self.weather.actuator:
             msg = "the hypervisor is busy"
             raise ActuatorError(msg)
         if maintenance.id not in self._simulates:
-            impact_s = self._luck.choice([0.5, 7, 7, 40])
-            span_s = impact_s + self._luck.choice([1, 15, 60, 300, 600])
+            impact_s = self._rng.choice([0.5, 7, 7, 40])
+            span_s = impact_s + self._rng.choice([1, 15, 60, 300, 600])
             self._simulates[maintenance.id] = Simulate(timedelta(seconds=impact_s), timedelta(seconds=span_s))
         progress = await self._simulates[maintenance.id].observe(maintenance, now)
         if progress.is_impacted and maintenance.id not in self._struck:
@@ -258,12 +258,12 @@ class Provider:
             channel.settle((*approval.approved, *approval.unchanged))
         return Answered(200)
 
-    def past(self, address: str, luck: random.Random) -> Answered | None:
+    def past(self, address: str, rng: random.Random) -> Answered | None:
         """A document of before, as a front end shows it that lags behind; None while there is none."""
         past = self._past[self._caller(address).channel.key] if self.is_up else []
         if len(past) < 2:
             return None
-        return Answered(200, {"date": format_datetime(self.made.now, usegmt=True)}, luck.choice(past[:-1]))
+        return Answered(200, {"date": format_datetime(self.made.now, usegmt=True)}, rng.choice(past[:-1]))
 
 
 def _release(waiter: asyncio.Future[None]) -> None:

@@ -59,7 +59,7 @@ class Region:
     def __init__(
         self, seed: int, count: int, *, weather: Weather = ROUGH, trouble: float = 1.0, events: float = 1.0
     ) -> None:
-        self.luck = random.Random(f"region {seed}")
+        self.rng = random.Random(f"region {seed}")
         self.weather = weather
         self._trouble_s = 300 / trouble if trouble else 0.0
         self._event_s = 3600 / events
@@ -68,7 +68,7 @@ class Region:
         self.left: list[str] = []
         self._seed = seed
         self._loop = asyncio.get_running_loop()
-        self._inventory, declared = declare(self.luck, count)
+        self._inventory, declared = declare(self.rng, count)
         self.store = FaultyStore(SqlStore("sqlite://"), random.Random(f"store {seed}"))
         OPEN.append(self.store)
         self.hypervisor = Hypervisor(random.Random(f"hypervisor {seed}"))
@@ -95,10 +95,10 @@ class Region:
             declared.pace,
             random.Random(f"{self._seed} {declared.vm.name}"),
             fallback_name=declared.fallback_name,
-            nameless_until_s=self.luck.choice([0, 0, 0, 500]),
+            nameless_until_s=self.rng.choice([0, 0, 0, 500]),
         )
         machine.make = self._agent
-        machine.clock.offset = timedelta(seconds=self.luck.choice([0, 0, 0, 2, -2, 40, -40, 7200, -7200]))
+        machine.clock.offset = timedelta(seconds=self.rng.choice([0, 0, 0, 2, -2, 40, -40, 7200, -7200]))
         return machine
 
     def _agent(self, machine: Machine) -> Agent:
@@ -109,7 +109,7 @@ class Region:
             client=AsyncClient(
                 transport=Wire(machine, self.provider, process, self.faults),
                 pace=machine.pace,
-                chance=machine.luck.random,
+                chance=machine.rng.random,
             ),
             clock=machine.clock,
             steps=FakeSteps(machine, process),
@@ -128,7 +128,7 @@ class Region:
         await self.made.engine.apply_inventory(self._inventory, "fingerprint", actor="operator:ann")
         self.provider.start()
         for machine in self.machines.values():
-            machine.return_after(self.luck.uniform(0, 60))
+            machine.return_after(self.rng.uniform(0, 60))
         self._set_weather(self.weather)
         until_s = self._loop.time() + span_s
         try:
@@ -156,11 +156,11 @@ class Region:
             machine.disk.dies = ""
             machine.stale_until_s = 0.0
             if machine.agent is None:
-                machine.return_after(self.luck.uniform(0, 100))
+                machine.return_after(self.rng.uniform(0, 100))
         deadline_s = self._loop.time() + _REST_S_MAX
         while self._loop.time() < deadline_s:
             await asyncio.sleep(30)
-            if self.luck.random() < 0.5:
+            if self.rng.random() < 0.5:
                 self._mend()
             if not self._active() and not self.unrest():
                 break
@@ -213,17 +213,17 @@ class Region:
         names = list(self.machines)
         hosts = sorted({vm.host for vm in self._inventory.vms})
         while self._loop.time() < until_s:
-            await asyncio.sleep(self.luck.expovariate(1 / mean_s))
-            act = self.luck.choice(["host"] * 8 + ["vm"] * 5 + ["failure", "change", "change", "tell", "tell", "mend"])
+            await asyncio.sleep(self.rng.expovariate(1 / mean_s))
+            act = self.rng.choice(["host"] * 8 + ["vm"] * 5 + ["failure", "change", "change", "tell", "tell", "mend"])
             try:
                 if act == "host":
-                    await self._maintain(self.luck.choice(hosts))
+                    await self._maintain(self.rng.choice(hosts))
                 elif act == "vm":
-                    cause = self.luck.choice(["user-restart", "user-restart", "user-redeploy", "predicted-failure"])
-                    notice = timedelta(minutes=self.luck.choice([10, 15, 20])) if "user" not in cause else None
-                    await self._schedule(Request(cause=cause, vms=(self.luck.choice(names),), notice=notice))
+                    cause = self.rng.choice(["user-restart", "user-restart", "user-redeploy", "predicted-failure"])
+                    notice = timedelta(minutes=self.rng.choice([10, 15, 20])) if "user" not in cause else None
+                    await self._schedule(Request(cause=cause, vms=(self.rng.choice(names),), notice=notice))
                 elif act == "failure":
-                    await self._schedule(Request(cause="hardware-failure", hosts=(self.luck.choice(hosts),)))
+                    await self._schedule(Request(cause="hardware-failure", hosts=(self.rng.choice(hosts),)))
                 elif act == "change":
                     await self._change()
                 elif act == "tell":
@@ -231,25 +231,25 @@ class Region:
                 else:
                     self._mend()
             except ProcessDied:
-                self.provider.crash(self.luck.uniform(0, 60))
+                self.provider.crash(self.rng.uniform(0, 60))
             except (ForewarnError, Reset):
                 self.faults["an operator was refused"] += 1
 
     async def _maintain(self, host: str) -> None:
-        cause = self.luck.choice(["live-migration", "host-maintenance", "host-maintenance", "platform-redeploy"])
+        cause = self.rng.choice(["live-migration", "host-maintenance", "host-maintenance", "platform-redeploy"])
         event_type, source = None, None
         if cause == "host-maintenance":
-            event_type = self.luck.choice([EventType.FREEZE, EventType.REBOOT, EventType.REBOOT])
-            source = self.luck.choice([Source.PLATFORM, Source.USER, Source.USER])
-        is_short = self.luck.random() < 0.15
+            event_type = self.rng.choice([EventType.FREEZE, EventType.REBOOT, EventType.REBOOT])
+            source = self.rng.choice([Source.PLATFORM, Source.USER, Source.USER])
+        is_short = self.rng.random() < 0.15
         await self._schedule(
             Request(
                 cause=cause,
                 type=event_type,
                 source=source,
-                impact=EventType.FREEZE if event_type is EventType.REBOOT and self.luck.random() < 0.3 else None,
+                impact=EventType.FREEZE if event_type is EventType.REBOOT and self.rng.random() < 0.3 else None,
                 hosts=(host,),
-                notice=timedelta(seconds=self.luck.choice([0, 4, 30, 90])) if is_short else None,
+                notice=timedelta(seconds=self.rng.choice([0, 4, 30, 90])) if is_short else None,
                 force_reason="no time" if is_short else None,
             )
         )
@@ -263,14 +263,14 @@ class Region:
         active = [m for m in self.maintenances() if m.state not in _ENDED]
         if not active or not self.provider.is_up:
             return
-        maintenance = self.luck.choice(active)
+        maintenance = self.rng.choice(active)
         engine = self.made.engine
         if maintenance.state is not MaintenanceState.STARTED:
-            if self.luck.random() < 0.7:
+            if self.rng.random() < 0.7:
                 await engine.cancel(maintenance.id, actor="operator:ann")
             else:
                 await engine.start(maintenance.id, actor="operator:ann", reason="now")
-        elif self.luck.random() < 0.5:
+        elif self.rng.random() < 0.5:
             await engine.impact(maintenance.id, 0, actor="operator:ann")
         else:
             await engine.complete(maintenance.id, actor="operator:ann")
@@ -286,7 +286,7 @@ class Region:
         ]
         by_hand = [each for each in waiting if each[1].rule.approve == "by-hand"]
         if waiting:
-            machine, record = self.luck.choice(by_hand or waiting)
+            machine, record = self.rng.choice(by_hand or waiting)
             assert machine.agent is not None
             for event_id in machine.agent.approve_by_hand(record.event.id):
                 machine.note_told(event_id, "approve")
@@ -301,7 +301,7 @@ class Region:
             if _has_failed(record)
         ]
         if failed:
-            machine, record = self.luck.choice(failed)
+            machine, record = self.rng.choice(failed)
             assert machine.agent is not None
             for event_id in machine.agent.recover_again(record.event.id):
                 machine.note_told(event_id, "recover")
@@ -315,58 +315,58 @@ class Region:
         machines = list(self.machines.values())
         acts = ["crash", "crash at save", "crash at save", "leave", "cut", "clock", "clock", "full", "storm", "stale"]
         while self._loop.time() < until_s:
-            await asyncio.sleep(self.luck.expovariate(1 / mean_s))
-            if self.luck.random() < 0.01:
+            await asyncio.sleep(self.rng.expovariate(1 / mean_s))
+            if self.rng.random() < 0.01:
                 await self._trouble_service()
                 continue
-            machine, act = self.luck.choice(machines), self.luck.choice(acts)
+            machine, act = self.rng.choice(machines), self.rng.choice(acts)
             # Half of it happens where something is going on.
             busy = [each for each in machines if each.agent is not None and each.agent.records]
-            if busy and self.luck.random() < 0.5:
-                machine = self.luck.choice(busy)
+            if busy and self.rng.random() < 0.5:
+                machine = self.rng.choice(busy)
             self.faults[act] += 1
             self._trouble(machine, act)
 
     def _trouble(self, machine: Machine, act: str) -> None:
-        luck = self.luck
+        rng = self.rng
         match act:
             case "crash":
-                machine.kill(luck.choice([1, 5, 30, 120, 600]))
+                machine.kill(rng.choice([1, 5, 30, 120, 600]))
             case "crash at save":
-                machine.disk.dies = luck.choice(["before", "after"])
+                machine.disk.dies = rng.choice(["before", "after"])
             case "leave":
-                machine.leave(luck.choice([0.5, 10, 60]))
+                machine.leave(rng.choice([0.5, 10, 60]))
             case "cut":
                 machine.cut(is_cut=True)
-                self._loop.call_later(luck.choice([3, 20, 60, 300, 1500]), self._heal, machine)
+                self._loop.call_later(rng.choice([3, 20, 60, 300, 1500]), self._heal, machine)
             case "clock":
-                by_s = luck.choice([-7200, -600, -30, -4, 4, 30, 600, 7200])
-                machine.set_clock(timedelta(seconds=by_s), luck.choice([0, 0, 1, 2, 3, 4]))
+                by_s = rng.choice([-7200, -600, -30, -4, 4, 30, 600, 7200])
+                machine.set_clock(timedelta(seconds=by_s), rng.choice([0, 0, 1, 2, 3, 4]))
             case "full":
                 machine.disk.is_full = True
-                self._loop.call_later(luck.choice([1, 20, 60]), self._empty, machine)
+                self._loop.call_later(rng.choice([1, 20, 60]), self._empty, machine)
             case "storm":
-                machine.weather = Weather(request=luck.choice([0.3, 0.6, 0.9]), step=0.4, gossip=0.5)
-                self._loop.call_later(luck.choice([20, 60, 200]), self._clear, machine)
+                machine.weather = Weather(request=rng.choice([0.3, 0.6, 0.9]), step=0.4, gossip=0.5)
+                self._loop.call_later(rng.choice([20, 60, 200]), self._clear, machine)
             case "stale":
                 machine.stale = None
-                machine.stale_until_s = self._loop.time() + luck.choice([1, 5, 30])
+                machine.stale_until_s = self._loop.time() + rng.choice([1, 5, 30])
 
     async def _trouble_service(self) -> None:
-        act = self.luck.choice(["down", "dying", "store"])
+        act = self.rng.choice(["down", "dying", "store"])
         self.faults[f"service: {act}"] += 1
         if act == "store":
             self.store.likelihood = 0.3
             for machine in self.machines.values():
                 machine.health.begin_fault(self._loop.time())
-            await asyncio.sleep(self.luck.choice([5, 30]))
+            await asyncio.sleep(self.rng.choice([5, 30]))
             self.store.likelihood = 0.0
             # The next command that gets through publishes what was written, and not shown.
             await self.provider.probe()
             for machine in self.machines.values():
                 machine.health.end_fault()
         else:
-            self.provider.crash(self.luck.choice([0.5, 10, 60, 200]), is_dying=act == "dying")
+            self.provider.crash(self.rng.choice([0.5, 10, 60, 200]), is_dying=act == "dying")
 
     def _heal(self, machine: Machine) -> None:
         machine.cut(is_cut=False)
@@ -382,10 +382,10 @@ class Region:
         for name in maintenance.vms:
             machine = self.machines[name]
             if maintenance.impact is EventType.FREEZE:
-                machine.set_clock(timedelta(seconds=-self.luck.choice([0, 0.5, 9])), 0)
+                machine.set_clock(timedelta(seconds=-self.rng.choice([0, 0.5, 9])), 0)
             else:
                 self.faults["reboot"] += 1
-                machine.kill(self.luck.choice([15, 40, 90, 400]))
+                machine.kill(self.rng.choice([15, 40, 90, 400]))
 
 
 def _has_failed(record: Record) -> bool:

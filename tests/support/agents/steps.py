@@ -45,15 +45,15 @@ class FakeSteps:
         return "done"
 
     async def _work(self, record: Record, step: Step, remember: Remember) -> None:
-        luck = self._machine.luck
-        span_s = luck.choice([0.0, 0.3, 2.0, 2.0, 8.0, 30.0] if step in _UNDOING else [0.0, 0.3, 2.0, 8.0, 40.0, 150.0])
+        rng = self._machine.rng
+        span_s = rng.choice([0.0, 0.3, 2.0, 2.0, 8.0, 30.0] if step in _UNDOING else [0.0, 0.3, 2.0, 8.0, 40.0, 150.0])
         if step is Step.PREPARE and record.rule.handlers:
             await asyncio.sleep(span_s / 2)
             await self._take_out(record, remember)
         elif step in _UNDOING and record.rule.handlers:
             await asyncio.sleep(span_s / 2)
             self._put_back(record)
-        fate = luck.random() / self._machine.weather.step if self._machine.weather.step else 1.0
+        fate = rng.random() / self._machine.weather.step if self._machine.weather.step else 1.0
         if fate < 0.2:
             await asyncio.sleep(_HANGS_S)
         else:
@@ -71,7 +71,7 @@ class FakeSteps:
         if "existed" not in record.memory.get("0", {}):
             await remember("0", {"existed": machine.is_out})
             self._note_remembered(record.event.id)
-            await asyncio.sleep(machine.luck.choice([0.0, 0.1, 3.0]))
+            await asyncio.sleep(machine.rng.choice([0.0, 0.1, 3.0]))
         machine.is_out = True
 
     def _put_back(self, record: Record) -> None:
@@ -82,11 +82,11 @@ class FakeSteps:
         """What was told to end may take its time, and may have succeeded meanwhile."""
         machine = self._machine
         # Its own, for nobody knows in which order steps are told to end that end at the same moment.
-        luck = random.Random(f"{machine.name} {record.event.id} {step} {self._loop.time()}")
+        rng = random.Random(f"{machine.name} {record.event.id} {step} {self._loop.time()}")
         if machine.is_alive(self._process):
-            await asyncio.sleep(luck.choice([0.0, 0.0, 0.5, 4.0, 10.0]))
+            await asyncio.sleep(rng.choice([0.0, 0.0, 0.5, 4.0, 10.0]))
         has_acted = step is Step.PREPARE and not record.rule.handlers
-        return machine.is_alive(self._process) and has_acted and luck.random() < 0.1
+        return machine.is_alive(self._process) and has_acted and rng.random() < 0.1
 
     def _note_begin(self, record: Record, step: Step) -> None:
         machine, event_id = self._machine, record.event.id

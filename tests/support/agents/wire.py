@@ -107,42 +107,42 @@ class Wire:
         machine = self._machine
         if is_document and machine.stale_until_s > self._loop.time():
             return Fault.STALE
-        if machine.luck.random() >= machine.weather.request:
+        if machine.rng.random() >= machine.weather.request:
             return None
-        return machine.luck.choice(_OF_DOCUMENT if is_document else _OF_APPROVAL if is_approval else _ANY)
+        return machine.rng.choice(_OF_DOCUMENT if is_document else _OF_APPROVAL if is_approval else _ANY)
 
     async def _carry(self, request: Request, fault: Fault | None, began_s: float) -> Answered:  # noqa: C901 - one branch for each fault
-        machine, luck = self._machine, self._machine.luck
+        machine, rng = self._machine, self._machine.rng
         if fault is Fault.REFUSED:
-            await asyncio.sleep(luck.random() * 0.01)
+            await asyncio.sleep(rng.random() * 0.01)
             msg = "connection refused"
             raise self._unreachable(msg, began_s)
         if fault is Fault.LOST or machine.is_cut:
-            if luck.random() < 0.5:
+            if rng.random() < 0.5:
                 await asyncio.sleep(min(_CONNECT_TIMEOUT_S, request.timeout_s))
                 msg = "no connection"
                 raise self._unreachable(msg, began_s, timed_out=True)
             raise _Silence
         if fault in _STATUS:
-            await asyncio.sleep(luck.random() * 0.01)
-            return _status(_STATUS[fault], luck.choice(["", "", "1", "7", "30"]))
+            await asyncio.sleep(rng.random() * 0.01)
+            return _status(_STATUS[fault], rng.choice(["", "", "1", "7", "30"]))
         if fault is Fault.DELAYED:
-            self._again(request, luck.uniform(request.timeout_s, request.timeout_s + 100))
+            self._again(request, rng.uniform(request.timeout_s, request.timeout_s + 100))
             raise _Silence
         if fault is Fault.STALE:
-            await asyncio.sleep(luck.uniform(0.001, 0.02))
-            stale = self._machine.stale or self._provider.past(machine.address, luck)
+            await asyncio.sleep(rng.uniform(0.001, 0.02))
+            stale = self._machine.stale or self._provider.past(machine.address, rng)
             if stale is not None:
                 if machine.stale_until_s > self._loop.time():
                     machine.stale = stale
                 return stale
         if request.method == "POST":
-            await asyncio.sleep(luck.uniform(0.001, 0.02))
+            await asyncio.sleep(rng.uniform(0.001, 0.02))
         answered = await self._ask(request)
         if "compute/name" in request.path and self._loop.time() < machine.nameless_until_s:
             answered = _status(404, "")
         if fault is Fault.REPEATED:
-            self._again(request, luck.uniform(0, 60))
+            self._again(request, rng.uniform(0, 60))
         if fault is Fault.UNHEARD or machine.is_cut:
             raise _Silence
         await asyncio.sleep(self._lateness_s(fault, began_s + request.timeout_s))
@@ -160,8 +160,8 @@ class Wire:
             _Silence: Too long.
         """
         if fault is not Fault.LATE:
-            return self._machine.luck.uniform(0.001, 0.02)
-        late_s = self._machine.luck.choice([2.5, 8.0, self._machine.luck.uniform(2, _LATE_S_MAX)])
+            return self._machine.rng.uniform(0.001, 0.02)
+        late_s = self._machine.rng.choice([2.5, 8.0, self._machine.rng.uniform(2, _LATE_S_MAX)])
         if self._loop.time() + late_s >= deadline_s:
             raise _Silence
         return late_s

@@ -172,10 +172,10 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.works)
     @rule(results=st.lists(st.tuples(place, st.integers(0, 3)), min_size=1, max_size=5))
     def finish(self, results: list[tuple[int, int]]) -> None:
-        for which, luck in results:
+        for which, rng in results:
             if self.works:
                 event_id = sorted(self.works)[which % len(self.works)]
-                self._finish(event_id, has_succeeded=luck > 0)
+                self._finish(event_id, has_succeeded=rng > 0)
 
     def _finish(self, event_id: str, *, has_succeeded: bool) -> None:
         step = self.works.pop(event_id)

@@ -49,9 +49,9 @@ def test_a_maintenance_for_each_host_waits_for_the_one_writer() -> None:
 
 
 def test_approvals_that_come_faster_than_they_are_written_down_wait() -> None:
-    done_s = approve_all(COSTS, vms=100, think_s=1.0, luck=random.Random(1))
+    done_s = approve_all(COSTS, vms=100, think_s=1.0, rng=random.Random(1))
     assert done_s[-1] == pytest.approx(2.0, abs=0.05)
-    slow_s = approve_all(COSTS, vms=100, think_s=100.0, luck=random.Random(1))
+    slow_s = approve_all(COSTS, vms=100, think_s=100.0, rng=random.Random(1))
     assert slow_s[-1] <= 100.1
 
 

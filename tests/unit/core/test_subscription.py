@@ -21,10 +21,10 @@ BACKOFF = Backoff(first=timedelta(seconds=4), longest=timedelta(seconds=60), age
 DELIVERY = Delivery(subscription_id="s", sequence=7, subject="E-1", kind=NotificationKind.SCHEDULED, at=NOW)
 
 
-def pause_s(attempts: int, luck: float, asked: timedelta | None = None) -> float:
+def pause_s(attempts: int, rng: float, asked: timedelta | None = None) -> float:
     delivery = DELIVERY
     for _ in range(attempts):
-        delivery = failed(delivery, NOW, "answered 500", BACKOFF, luck, asked)
+        delivery = failed(delivery, NOW, "answered 500", BACKOFF, rng, asked)
     assert delivery.next_at is not None
     return (delivery.next_at - NOW).total_seconds()
 

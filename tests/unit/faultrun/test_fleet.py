@@ -16,10 +16,10 @@ def addresses(fleet: Fleet) -> dict[str, str]:
 
 
 def changes(count: int) -> list[Fleet]:
-    luck = random.Random(7)
+    rng = random.Random(7)
     made = [Fleet(HOSTS, 30)]
     for _ in range(count):
-        made.append(made[-1].changed(luck))
+        made.append(made[-1].changed(rng))
     return made
 
 
