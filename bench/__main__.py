@@ -26,6 +26,7 @@ from bench import (
     isolation,
     kit,
     million,
+    mutants,
     notify,
     paper,
     picture,
@@ -56,6 +57,7 @@ _PARTS = {
     "notify": notify.measure,
     "isolation": isolation.measure,
     "honest": honest.measure,
+    "mutants": mutants.measure,
 }
 _QUIET_LOAD = 0.5
 

@@ -42,6 +42,7 @@ class Effort:
         questions: Of each kind.
         attack_s: How long each attack lasts, and the calm before it.
         attacked_vms: VMs of the inventory that is applied as an attack.
+        mutants: Handlers with one change each that are tried, drawn from all that can be made.
     """
 
     rounds: int = 5
@@ -70,6 +71,7 @@ class Effort:
     questions: int = 100
     attack_s: float = 10.0
     attacked_vms: int = 100_000
+    mutants: int = 200
 
 
 QUICK = Effort(
@@ -99,6 +101,7 @@ QUICK = Effort(
     questions=20,
     attack_s=3.0,
     attacked_vms=10_000,
+    mutants=12,
 )
 """Enough to see that everything works."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
@@ -27,7 +29,8 @@ from forewarn.core.policy import Extension, Policy
 from forewarn.errors import Conflict
 from forewarn.store import SqlStore
 from forewarn.store.contract import Outcome, Transaction
-from tests.support.databases import save
+from forewarn.store.migrate import upgrade
+from tests.support.databases import Database, save
 from tests.support.quiet import quiet_hours
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, availability_set, maintenance, vm
@@ -290,3 +293,16 @@ def test_how_a_maintenance_was_put_off_is_kept_and_changes(store: SqlStore) -> N
     save(store, moved, is_new=False)
     with store.read() as reader:
         assert reader.maintenance(made.id) == moved
+
+
+def test_it_opens_on_a_machine_that_pauses_meanwhile(
+    shared_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A halted process must not keep others from writing, but a slow start is not taken for one."""
+
+    def upgrade_late(connection: sa.Connection) -> None:
+        time.sleep(1.2)  # longer than a change may leave its transaction alone where it waits 0.1 s for locks
+        upgrade(connection)
+
+    monkeypatch.setattr("forewarn.store.sql.upgrade", upgrade_late)
+    shared_database.open(busy_timeout_ms=100).close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -214,6 +215,20 @@ async def test_a_poll_asks_once_so_a_fault_that_strikes_once_is_met() -> None:
         statuses = [exchange.status for exchange in lab.requests("web-0")]
     assert [outcome.fault for outcome in outcomes] == [""] * 5
     assert statuses == [503, 200]
+
+
+async def test_a_poll_is_waited_for_where_the_machine_is_slow() -> None:
+    """Nothing withholds the answer, so time goes on only when it is there."""
+    scenario = parse_scenario(f"{HEAD}  - expect: {{vm: db-0, enabled: true}}\n".encode(), "a-test")
+
+    async def answer_late(vm: str, method: str) -> None:
+        if (vm, method) == ("db-0", "GET"):
+            await asyncio.sleep(1.2)
+
+    async with lab_of(scenario).running() as lab:
+        lab.backend.app.before_answer = answer_late
+        outcomes = await Player(scenario, lab).play()
+    assert [outcome.fault for outcome in outcomes] == ["", ""]
 
 
 @pytest.mark.parametrize("kind", ["503", "410", "refused"])

@@ -135,7 +135,7 @@ def test_all_scenarios_are_tried_each_in_a_folder_of_its_own(tmp_path: Path) -> 
 
 @pytest.mark.namespaces
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("example", ["handler.py", "watch.py"])
+@pytest.mark.parametrize("example", ["handler.py", "watch.py", "watch_async.py"])
 def test_the_examples_pass_all_scenarios(tmp_path: Path, example: str) -> None:
     """With a long poll; with the library, whose pace is the usual one."""
     command = [sys.executable, "-m", "forewarn", "try", "--all", "--patience", "20s", "--json"]

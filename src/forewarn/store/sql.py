@@ -36,6 +36,9 @@ _KEEPALIVE_S = 2
 _HALTED_MS_MIN = 1000
 """A busy machine may leave a transaction alone for a moment."""
 
+_HALTED_AT_START_MS = 60_000
+"""At the start a machine is at its busiest, and a service that is not up yet has no changes to commit."""
+
 _PAGE_SIZE_BYTES = 4096
 ADVISORY_LOCK = 0x666F72657761726E
 """What writers on one PostgreSQL database lock: the word forewarn."""
@@ -108,15 +111,15 @@ class SqlStore:
             self._writer = postgresql_engine(url, busy_timeout_ms)
             self._reader = self._writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             self._sharing = Sharing(self._writer, self.write, lambda: wrapped(str(url.database)))
-        with self._begin() as connection:
+        with self._begin(halted_ms=_HALTED_AT_START_MS) as connection:
             upgrade(connection)
 
     @contextmanager
-    def _begin(self) -> Iterator[sa.Connection]:
+    def _begin(self, *, halted_ms: int | None = None) -> Iterator[sa.Connection]:
         assert self._writer is not None  # noqa: S101 - set by the constructor
         with self._write_lock, self._noted(), self._writer.begin() as connection:
             if not self._is_sqlite:
-                connection.exec_driver_sql(_BEGIN.format(halted_ms=self._halted_ms))
+                connection.exec_driver_sql(_BEGIN.format(halted_ms=halted_ms or self._halted_ms))
             yield connection
 
     @contextmanager

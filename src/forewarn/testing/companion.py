@@ -33,6 +33,9 @@ _SILENCE_S = 135.0
 """Longest time-out that a handler may have where no answer comes: that for a first answer, which may take 120 s."""
 
 _LOOK_S = 0.02
+
+_COUNTED_MAX_S = 0.25
+"""Most of one round of looking that counts against the handler's patience; a round takes a tenth of that."""
 _INCARNATION = re.compile(rb'"_?DocumentIncarnation"\s*:\s*(\d+)')
 _READABLE = frozenset(
     {
@@ -363,13 +366,20 @@ class Companion:
         return max((each.number for each in self._lab.requests(self.vm)), default=0)
 
     async def _wait(self, is_so: Callable[[], Awaitable[bool]], more_s: float = 0.0) -> bool:
-        """Until it is so, or patience is at its end by real time, or the handler is; hands back whether it is so."""
+        """Wait until it is so, patience is at its end, or the handler is; return whether it is so.
+
+        Patience is in real seconds of a machine that has time for the handler: where this loop itself is late, the
+        handler was kept from running as well, and that is not counted.
+        """
         loop = asyncio.get_running_loop()
-        end_s = loop.time() + self.patience_s + more_s
+        left_s = self.patience_s + more_s
+        looked_s = loop.time()
         while not await is_so():
-            if loop.time() >= end_s or not self.is_running():
+            if left_s <= 0 or not self.is_running():
                 return await is_so()
             await asyncio.sleep(_LOOK_S)
+            left_s -= min(loop.time() - looked_s, _COUNTED_MAX_S)
+            looked_s = loop.time()
         return True
 
 

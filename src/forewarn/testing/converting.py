@@ -172,11 +172,12 @@ class _Conversion:
         # A VM that goes takes its other events with it: these are ended first, as long as they can be.
         ended = [event_id for event_id in self.running if event_id not in shown]
         ended.sort(key=lambda event_id: self.running[event_id].type in _ENDS_VM)
-        self.left_out &= shown.keys()
         expectations: list[dict[str, Any]] = [
-            {"event": operation.name, "status": "gone"}
-            for operation in [self._end(event_id, at_s) for event_id in ended]
+            {"event": self._end(event_id, at_s).name, "status": "gone"}
+            for event_id in ended
+            if event_id in self.running  # the end of the one before may have taken its VM away
         ]
+        self.left_out &= shown.keys()
         for event in document.events:
             if event.key in self.left_out:
                 continue

@@ -35,7 +35,12 @@ from forewarn.util.ids import SeededIds
 
 __all__ = ["GivenIds", "Outcome", "Player", "lab_of"]
 
-_POLL_TIMEOUT_S = 1.0
+_ANSWER_S = 60.0
+"""Longest that another VM waits for an answer: a busy machine may take its time."""
+
+_WITHHELD_S = 1.0
+"""The same where an answer may be withheld on purpose."""
+
 _LOOK_S = 0.02
 _DOCUMENT_SHOWN = 60
 _TRIES = 3
@@ -314,10 +319,16 @@ class Player:
             return
         client = await self._client(vm)
         try:
-            async with asyncio.timeout(_POLL_TIMEOUT_S):
+            async with asyncio.timeout(self._answer_s):
                 await client.fetch()
         except (EndpointError, TimeoutError):
             return
+
+    @property
+    def _answer_s(self) -> float:
+        backend = self._lab.backend
+        is_withheld = any(fault.kind.delay is not None for fault in backend.faults.all)
+        return _WITHHELD_S if is_withheld or backend.settings.first_answer_delay else _ANSWER_S
 
     async def _approve(self, approve: Approve) -> None:
         """The VM approves what it is shown of an operation.
@@ -333,7 +344,7 @@ class Player:
         complaint = ""
         for _ in range(_TRIES):
             try:
-                async with asyncio.timeout(_POLL_TIMEOUT_S):
+                async with asyncio.timeout(self._answer_s):
                     await client.approve_once([shown.id])
             except (EndpointError, TimeoutError) as error:
                 complaint = str(error) or "no answer in time"

@@ -82,6 +82,15 @@ def test_a_vm_that_goes_takes_its_other_events_with_it() -> None:
     assert omissions(*alone) == [f"the Freeze {ID.format(1)} from 100 s on: vm-1 was taken away by then"]
 
 
+def test_two_that_take_the_same_vm_away_end_with_the_first() -> None:
+    by_both = enumerate(("User", "Platform"))
+    preempts = [event(number, EventType="Preempt", start_s=30, EventSource=source) for number, source in by_both]
+    both = (shown(0, 1, *preempts), shown(100, 2))
+    assert verbs(convert(*both)) == ["schedule", "schedule", "complete"]
+    assert omissions(*both) == [f"the Preempt {ID.format(1)} from 100 s on: vm-1 was taken away by then"]
+    assert [e.events for e in expectations(convert(*both)) if e.events is not None] == [2, 0]
+
+
 def test_one_that_is_first_seen_started_has_no_notice() -> None:
     scenario = convert(shown(0, 1), shown(5, 2, event(start_s=None, EventType="Preempt", Description="")))
     action = step_of(scenario, "schedule").action

@@ -1,0 +1,185 @@
+"""Part 18: mutants of the correct handlers in Python: does `forewarn try --all` fail each that behaves otherwise?
+
+The mutants are mutmut's. What differs only in what is printed is left out. A mutant that passes is either harmless, and
+stands in ``mutants.toml`` with the reason, or it was missed.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import difflib
+import os
+import random
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from libcst import Module
+from mutmut.mutation.file_mutation import create_mutations
+
+from bench.process import ROOT, BenchError
+from bench.result import Effort, Result, Row
+from forewarn.testing.loading import Scenario, load_scenario, shipped_scenarios
+from forewarn.testing.report import Report
+from forewarn.testing.trial import try_handler
+
+__all__ = ["HANDLERS", "Mutant", "harmless_mutants", "measure", "mutants_of"]
+
+HANDLERS = ("handlers/handler.py", "handler.py", "watch.py")
+"""The correct ones, in examples/: one that polls, one with a long poll, one with `forewarn.client`."""
+_HARMLESS = Path(__file__).with_suffix(".toml")
+_FOUND_MIN = 95.0
+_AT_A_TIME = 40
+_PATIENCE_S = 10.0
+_FIRST, _LAST = "live-migration", ("a-bad-day", "slow-endpoint", "trouble-under-way")
+_SEED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A correct handler with one change.
+
+    Attributes:
+        handler: Which one, below examples/.
+        was: The lines that were changed.
+        now: What stands there instead.
+        source: All of it.
+    """
+
+    handler: str
+    was: str
+    now: str
+    source: str
+
+
+def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 - what every part is given
+    """Make the mutants, try each until a scenario fails it, and count."""
+    made = [mutant for handler in HANDLERS for mutant in mutants_of(handler)]
+    drawn = random.Random(_SEED).sample(made, min(effort.mutants, len(made)))
+    affinity = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # nothing is timed here
+    try:
+        reports = asyncio.run(_try_each(drawn, folder))
+    finally:
+        os.sched_setaffinity(0, affinity)
+    why = harmless_mutants()
+    passed = [mutant for mutant, report in zip(drawn, reports, strict=True) if report is None]
+    missed = [mutant for mutant in passed if (mutant.handler, mutant.now) not in why]
+    changed = len(drawn) - len(passed) + len(missed)
+    result = Result(title="Mutants of the correct handlers in Python, and `forewarn try --all`")
+    result.raw["mutants"] = {
+        "made": len(made),
+        "failed": [
+            {"handler": m.handler, "was": m.was, "now": m.now, "by": r.scenario, "because": _because(r)}
+            for m, r in zip(drawn, reports, strict=True)
+            if r is not None
+        ],
+        "missed": [{"handler": m.handler, "was": m.was, "now": m.now} for m in missed],
+        "harmless": [
+            {"handler": m.handler, "now": m.now, "why": why[m.handler, m.now]} for m in passed if m not in missed
+        ],
+    }
+    result.rows += [
+        Row(what="mutants tried", value=len(drawn), unit="", note=f"of {len(made)} that mutmut makes"),
+        Row(what="of these harmless", value=len(passed) - len(missed), unit="", note="each with the reason"),
+        Row(
+            what="of the others failed",
+            value=100 * (changed - len(missed)) / changed,
+            unit="%",
+            target=_FOUND_MIN,
+            is_floor=True,
+        ),
+    ]
+    return result
+
+
+def mutants_of(handler: str) -> Iterator[Mutant]:
+    """All changes of a handler that change more than what it prints, each once."""
+    source = (ROOT / "examples" / handler).read_text(encoding="utf-8")
+    module, mutations, _, _ = create_mutations(handler, source)
+    seen = {_without_prints(source)}
+    for mutation in mutations:
+        changed = cast("Module", module.deep_replace(mutation.original_node, mutation.mutated_node)).code
+        tree = _without_prints(changed)
+        if tree not in seen:
+            seen.add(tree)
+            yield Mutant(handler=handler, source=changed, **_difference(source, changed))
+
+
+class _Quiet(ast.NodeTransformer):
+    """Empties every call of `print`."""
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "print":
+            return ast.Call(node.func, [], [])
+        return node
+
+
+def _without_prints(source: str) -> str:
+    return ast.dump(_Quiet().visit(ast.parse(source)))
+
+
+def _difference(before: str, after: str) -> dict[str, str]:
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0))[3:]
+    was, now = ("\n".join(line[1:].strip() for line in lines if line[0] == sign) for sign in "-+")
+    return {"was": was, "now": now}
+
+
+async def _try_each(mutants: list[Mutant], folder: Path) -> list[Report | None]:
+    """For each mutant a report that fails it; None: it passes all scenarios."""
+    scenarios = [scenario for scenario in map(load_scenario, shipped_scenarios()) if scenario.only is None]
+    scenarios.sort(key=lambda scenario: scenario.name != _FIRST)
+    room = asyncio.Semaphore(_AT_A_TIME)
+    found: dict[int, Report] = {}
+
+    async def try_one(scenario: Scenario, number: int, mutant: Mutant) -> None:
+        async with room:
+            if number not in found:
+                report = await _try(mutant, scenario, folder / str(number))
+                if not report.has_passed:
+                    found[number] = report
+
+    quick, slow = ([each for each in scenarios if (each.name in _LAST) is wanted] for wanted in (False, True))
+    for some in (quick[:1], quick[1:], slow):  # most fail at once, and few are left for those that take minutes
+        async with asyncio.TaskGroup() as group:
+            for scenario in some:
+                for number, mutant in enumerate(mutants):
+                    group.create_task(try_one(scenario, number, mutant))
+        print(f"  {len(found)} of {len(mutants)} fail in {len(some)} scenarios, from {some[0].name} on", flush=True)
+    return [found.get(number) for number in range(len(mutants))]
+
+
+async def _try(mutant: Mutant, scenario: Scenario, folder: Path) -> Report:
+    place = folder / scenario.name
+    place.mkdir(parents=True)
+    file = folder / "handler.py"
+    file.write_text(mutant.source, encoding="utf-8")
+    report = await try_handler(
+        scenario,
+        [sys.executable, str(file)],
+        patience_s=_PATIENCE_S,
+        prepared="test -e drained",
+        recovered="test ! -e drained",
+        folder=place,
+    )
+    if not report.is_alone:
+        msg = "handlers are tried in networks of their own: run as root, where network namespaces can be made"
+        raise BenchError(msg)
+    return report
+
+
+def _because(report: Report) -> str:
+    """What failed it, in a word."""
+    codes = sorted({finding.code for finding in report.findings if finding.is_wrong})
+    return ", ".join(codes) or "a step"
+
+
+def harmless_mutants() -> dict[tuple[str, str], str]:
+    """Return why a mutant is harmless, by its handler and the lines that differ."""
+    rows = tomllib.loads(_HARMLESS.read_text(encoding="utf-8")).get("harmless", [])
+    return {(row["handler"], now): row["why"] for row in rows for now in row["now"]}

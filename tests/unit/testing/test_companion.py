@@ -1,0 +1,42 @@
+"""How long a handler is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from forewarn.testing.companion import Companion
+
+PATIENCE_S = 0.5
+
+
+async def is_awaited(*, rounds: int, busy_s: float) -> bool:
+    """Whether patience lasts for so many rounds of looking, each of which keeps the event loop busy for so long."""
+    looked = 0
+
+    async def is_so() -> bool:
+        nonlocal looked
+        looked += 1
+        time.sleep(busy_s)  # noqa: ASYNC251 - as a machine that is busy
+        return looked > rounds
+
+    companion = SimpleNamespace(patience_s=PATIENCE_S, is_running=lambda: True)
+    return await Companion._wait(companion, is_so)  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+async def test_a_machine_that_is_busy_does_not_use_up_the_patience() -> None:
+    """The handler had no time either: four times the patience passes, of which less than one counts."""
+    assert await is_awaited(rounds=2, busy_s=2 * PATIENCE_S)
+
+
+@pytest.mark.anyio
+async def test_patience_ends() -> None:
+    async def is_so() -> bool:
+        return False
+
+    companion = SimpleNamespace(patience_s=PATIENCE_S, is_running=lambda: True)
+    assert not await asyncio.wait_for(Companion._wait(companion, is_so), 60)  # type: ignore[arg-type]
