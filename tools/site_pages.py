@@ -45,6 +45,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "Run it": ("install", "inventory", "operate", "use-the-dashboard"),
     },
     "reference": {
+        "Words": ("glossary",),
         "Commands": ("commands", "exit-statuses", "environment", "files"),
         "The service": ("settings", "control-api", "errors", "metrics", "ledger", "lifecycle", "versions"),
         "The agent": ("agent-configuration", "agent-hooks", "agent-metrics"),
@@ -59,7 +60,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 def toctrees(root: Path, docname: str) -> Iterator[str]:
     """The lists of pages that stand at the end of a page, as MyST."""
     if docname == FRONT:
-        yield _toctree("", [f"docs/{folder}/README" for folder in SECTIONS], is_hidden=True)
+        yield _toctree("", ["docs/README", *(f"docs/{folder}/README" for folder in SECTIONS)], is_hidden=True)
         yield _toctree("The project", [*PROJECT, "docs/benchmarks"], is_hidden=True)
         return
     folder = docname.removeprefix("docs/").removesuffix("/README")

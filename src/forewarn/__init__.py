@@ -1,3 +1,3 @@
-"""Forewarn tells virtual machines about maintenance before it happens."""
+"""Warn virtual machines of maintenance before it happens."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""`python -m forewarn` is the command `forewarn`."""
+"""Entry point of `python -m forewarn`, the command `forewarn`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The only place that reads the time.
 
-Everything else is handed *now* as an argument, or a `Clock` to ask. A `RealClock` follows the machine; a
-`VirtualClock` stands still until somebody advances it, so that a simulated day runs in milliseconds and always the
-same way.
+All other code receives *now*, or a `Clock`, as an argument. A `RealClock` follows the machine; a `VirtualClock`
+stands still until it is advanced, so that a simulated day runs in milliseconds and always the same way.
 
 All times are aware `datetime` in UTC.
 """
@@ -18,31 +17,31 @@ from typing import Protocol
 __all__ = ["VIRTUAL_START", "Clock", "RealClock", "SpedClock", "VirtualClock", "uptime_s"]
 
 VIRTUAL_START = datetime(2030, 1, 1, tzinfo=UTC)
-"""Where a virtual clock begins unless told otherwise."""
+"""Default start of a virtual clock."""
 
 
 def uptime_s() -> float:
-    """Seconds since some moment, read now; they go on while this process is halted and while the machine sleeps.
+    """Return the seconds since some moment; they go on while this process is halted and while the machine sleeps.
 
-    The time of an event loop is taken once in each turn, and may be old.
+    Not the time of an event loop: a loop reads that once in each iteration, so it may be old.
     """
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Clock(Protocol):
-    """Something that knows the time and can wait for a later one."""
+    """Source of the time that can wait for a later moment."""
 
     @property
     def is_virtual(self) -> bool:
-        """Whether the time moves only when somebody advances it."""
+        """True if the time moves only when it is advanced."""
         ...
 
     def now(self) -> datetime:
-        """The present moment, aware, in UTC."""
+        """Return the current time, aware, in UTC."""
         ...
 
     def uptime_s(self) -> float:
-        """Seconds since some moment, at the pace of this clock, that go on however it is set."""
+        """Return the seconds since some moment, at the pace of this clock, unaffected by setting it."""
         ...
 
     async def wait_until(self, moment: datetime) -> None:
@@ -53,8 +52,8 @@ class Clock(Protocol):
 class RealClock:
     """The machine's clock.
 
-    A step of the wall clock is noticed within `recheck_s`, since long waits are cut into pieces of that length: a
-    timer alone would sleep through it.
+    A step of the wall clock is noticed within `recheck_s`, since long waits are divided into sleeps of that length: a
+    single timer would sleep through it.
     """
 
     is_virtual = False
@@ -63,25 +62,25 @@ class RealClock:
         self._recheck_s = recheck_s
 
     def now(self) -> datetime:
-        """The wall clock, in UTC."""
+        """Return the wall clock's time, in UTC."""
         return datetime.fromtimestamp(time.time(), UTC)
 
     def uptime_s(self) -> float:
-        """Seconds since the machine started, those among them in which it slept."""
+        """Return the seconds since the machine started, including those in which it slept."""
         return uptime_s()
 
     async def wait_until(self, moment: datetime) -> None:
         """Sleep until the wall clock shows `moment`."""
-        while (remaining_s := (moment - self.now()).total_seconds()) > 0:  # noqa: ASYNC110 - nobody tells of time
+        while (remaining_s := (moment - self.now()).total_seconds()) > 0:  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(min(remaining_s, self._recheck_s))
 
 
 class SpedClock:
-    """The wall clock from a moment on, so many times as fast.
+    """A clock that runs at a multiple of real time.
 
     Args:
         speed: Seconds of this clock in one real second; more than 0.
-        start: What it shows at first; None: the wall clock's time.
+        start: Initial time; None for the wall clock's.
     """
 
     is_virtual = False
@@ -92,16 +91,16 @@ class SpedClock:
         self._start = start or datetime.fromtimestamp(time.time(), UTC)
 
     def now(self) -> datetime:
-        """Its time, in UTC."""
+        """Return this clock's time, in UTC."""
         return self._start + timedelta(seconds=self.uptime_s())
 
     def uptime_s(self) -> float:
-        """Seconds since it was made, so many times as fast."""
+        """Return the seconds since it was created, at its own pace."""
         return (time.monotonic() - self._began_s) * self._speed
 
     async def wait_until(self, moment: datetime) -> None:
-        """Sleep until it shows `moment`."""
-        while (remaining_s := (moment - self.now()).total_seconds()) > 0:  # noqa: ASYNC110 - nobody tells of time
+        """Sleep until this clock shows `moment`."""
+        while (remaining_s := (moment - self.now()).total_seconds()) > 0:  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(remaining_s / self._speed)
 
 
@@ -109,7 +108,7 @@ class VirtualClock:
     """A clock that stands still until `set` moves it forward.
 
     Attributes:
-        listeners: Called each time it has moved.
+        listeners: Functions called each time it has moved.
     """
 
     is_virtual = True
@@ -120,18 +119,18 @@ class VirtualClock:
         self._waiters: dict[asyncio.Future[None], datetime] = {}
 
     def now(self) -> datetime:
-        """The moment the clock was last set to."""
+        """Return the moment to which the clock was last set."""
         return self._now
 
     def uptime_s(self) -> float:
-        """Seconds since it was made: it is only advanced, so it never jumps."""
+        """Return the seconds since it was created: it is only advanced, so it never jumps."""
         return (self._now - self._began_at).total_seconds()
 
     def set(self, moment: datetime) -> None:
-        """Move the clock to `moment` and release who waited for it.
+        """Move the clock to `moment` and release everything that waits for it.
 
         Raises:
-            ValueError: `moment` lies before now. A virtual clock never goes back.
+            ValueError: `moment` is before now. A virtual clock never goes back.
         """
         if moment < self._now:
             msg = f"a virtual clock cannot go back from {self._now.isoformat()} to {moment.isoformat()}"
@@ -148,7 +147,7 @@ class VirtualClock:
         self.set(self._now + by)
 
     async def wait_until(self, moment: datetime) -> None:
-        """Wait until somebody moves the clock to `moment` or past it."""
+        """Wait until the clock is moved to `moment` or past it."""
         if moment <= self._now:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,7 +1,7 @@
-"""Every setting, with its unit, its default and its limits.
+"""All settings, with their units, defaults and limits.
 
-A value is taken from the first of: command-line flag, environment variable ``FOREWARN_…``, TOML file (``--config``),
-default. Spans of time are given as ``90s``, ``15m``, ``24h``, ``7d`` or a number of seconds.
+Sources in order of precedence: command-line flag, environment variable ``FOREWARN_…``, TOML file (``--config``),
+default. Durations are written as ``90s``, ``15m``, ``24h``, ``7d`` or a number of seconds.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def _seconds(most: int) -> Any:  # noqa: ANN401 - pydantic's FieldInfo
 
 
 def _number(value: object) -> object:
-    """An int where variables and flags give its digits: pydantic compares literals without converting them."""
+    """Convert digits from variables and flags to int: pydantic compares literals without converting them."""
     return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
 
 
 def _table(value: object) -> object:
-    """JSON where a flag gives the text of it."""
+    """Parse the JSON text that a flag gives."""
     if not isinstance(value, str):
         return value
     try:
@@ -65,16 +65,16 @@ def _table(value: object) -> object:
 
 
 class Grant(BaseModel):
-    """What a claim of a signed token is worth; one row of `Oidc.grants`.
+    """Mapping from a claim of a signed token to a role; one row of `Oidc.grants`.
 
     Attributes:
-        claim: Its name, or a path with dots, such as ``realm_access.roles``.
-        value: What it has to be, or has to contain.
+        claim: Claim name, or a path with dots, such as ``realm_access.roles``.
+        value: Value that the claim must equal or contain.
         role: ``operator``, ``tenant`` or ``read-only``.
-        scopes: Of a tenant.
-        vms: Of a tenant: VMs that stand alone.
-        scopes_claim: A claim that names further scopes of a tenant; empty: none does.
-        vms_claim: As `scopes_claim`, for VMs.
+        scopes: Scopes of the tenant.
+        vms: Standalone VMs of the tenant.
+        scopes_claim: Claim that names further scopes of the tenant; empty for none.
+        vms_claim: Claim that names further standalone VMs of the tenant; empty for none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -96,23 +96,23 @@ class Grant(BaseModel):
 
 
 class Oidc(BaseModel):
-    """An OpenID Connect issuer whose tokens are taken.
+    """OpenID Connect issuer whose tokens are accepted.
 
     Attributes:
-        issuer: Its URL, as it writes it itself; https, but on loopback.
-        audience: What its tokens for us say in ``aud``.
-        algorithms: Those that are taken. None of them has a key that is shared.
-        name_claim: The claim that names a person; it must never be given to another one.
-        grants: What claims are worth; the first that matches says the role.
-        leeway: How far the clocks may be apart.
-        keys_max_age: After this the keys are fetched anew.
-        keys_pause: Least time between two tries to fetch them.
-        timeout: For one try.
-        ca_certificate: Who vouches for the issuer's certificate, PEM; None: whom this system trusts.
-        client_id: As which the issuer knows the dashboard; empty: nobody can log in there with a browser.
-        client_secret_file: File with the secret of that client; None: it is public, and has none.
-        scope: What the dashboard asks the issuer for.
-        dashboard_url: Where browsers find the dashboard; empty: at the address that they ask for.
+        issuer: Issuer URL, exactly as in its tokens; https, except on loopback.
+        audience: Value of ``aud`` in tokens for this service.
+        algorithms: Accepted signature algorithms. None of them uses a shared key.
+        name_claim: Claim that identifies a person; its values must never be reassigned to another person.
+        grants: Mappings from claims to roles; the first match applies.
+        leeway: Maximum difference between the issuer's clock and this one.
+        keys_max_age: Age at which the issuer's keys are fetched again.
+        keys_pause: Minimum interval between attempts to fetch the keys.
+        timeout: Time limit for one attempt.
+        ca_certificate: CA certificate that the issuer's is verified with, PEM; None for the system's trust store.
+        client_id: OAuth client ID of the dashboard; empty disables browser log-in through the issuer.
+        client_secret_file: File with the client secret; None for a public client.
+        scope: OAuth scopes that the dashboard requests.
+        dashboard_url: Public URL of the dashboard; empty for the address in the browser's request.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -132,7 +132,7 @@ class Oidc(BaseModel):
     dashboard_url: Annotated[str, Field(max_length=1000)] = ""
 
     def client_secret(self) -> str | None:
-        """The secret of the client, read anew each time: it may be replaced while the service runs.
+        """Read the client secret, each time anew: it may be replaced while the service runs.
 
         Raises:
             ConfigError: The file cannot be read.
@@ -148,7 +148,7 @@ class Oidc(BaseModel):
     @field_validator("dashboard_url")
     @classmethod
     def _is_ours(cls, url: str) -> str:
-        """A code that is sent in the clear can be read on its way."""
+        """Require https except on loopback: an authorization code sent in the clear can be intercepted."""
         parts = urlsplit(url)
         if url and not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback_name(parts.hostname or ""))):
             msg = f"{url!r} is expected to be like https://forewarn.example.com"
@@ -158,7 +158,7 @@ class Oidc(BaseModel):
     @field_validator("issuer")
     @classmethod
     def _is_safe(cls, url: str) -> str:
-        """Whoever could answer in its place could make operators."""
+        """Require https except on loopback: anyone who can impersonate the issuer can create operators."""
         parts = urlsplit(url)
         if not parts.hostname or parts.scheme not in {"https", "http"} or parts.query or parts.fragment:
             msg = f"{url!r} is expected to be like https://login.example.com"
@@ -170,17 +170,17 @@ class Oidc(BaseModel):
 
 
 class _RoleBudget(BaseModel):
-    """What one principal of a role may use at a time.
+    """Limits on the concurrent use by one principal of a role.
 
     Attributes:
         connections_max: Connections to the control address.
-        requests_max: Requests being worked on, without streams.
-        watches_max: Streams of the API. A host's oldest watch makes room for a new one.
-        live_pages_max: Streams of the dashboard.
+        requests_max: Requests in progress, not counting streams.
+        watches_max: API streams. A host's new watch replaces its oldest one.
+        live_pages_max: Dashboard streams.
         body_size_bytes_max: Bytes of request bodies held in memory.
         changes_per_minute_max: Requests that change something.
-        watch_starts_per_minute_max: Streams of the API that begin.
-        refusals_per_minute_max: Requests over one of the other limits; beyond that they are refused unread.
+        watch_starts_per_minute_max: API streams opened.
+        refusals_per_minute_max: Requests over one of the other limits; further ones are refused unread.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -233,13 +233,13 @@ class _HostBudget(_RoleBudget):
 
 
 class Budgets(BaseModel):
-    """What one principal may use of the control API at a time, by role.
+    """Limits on the use of the control API by one principal, by role.
 
     Attributes:
-        operator: Each operator.
-        read_only: Each reader.
-        tenant: Each tenant; tokens that own the same scopes and VMs share one budget.
-        host: The endpoint on each host.
+        operator: Limits for each operator.
+        read_only: Limits for each reader.
+        tenant: Limits for each tenant; tokens that own the same scopes and VMs share one budget.
+        host: Limits for the endpoint on each host.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -249,7 +249,7 @@ class Budgets(BaseModel):
     host: _HostBudget = _HostBudget()
 
     def by_role(self) -> dict[Role, Budget]:
-        """As they are kept count of."""
+        """Return the budgets by role, as the accounts use them."""
         rows = {
             Role.OPERATOR: self.operator,
             Role.READ_ONLY: self.read_only,
@@ -264,42 +264,42 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="FOREWARN_", extra="forbid", frozen=True)
 
-    # Where things are
+    # Locations
     database_url: str = Field("sqlite:///forewarn.db", description="SQLite file, or a PostgreSQL URL.")
     database_size_bytes_max: int = Field(
-        8 << 30, ge=1 << 20, description="Most that a SQLite file may grow to; beyond it changes are refused with 503."
+        8 << 30, ge=1 << 20, description="Maximum size of a SQLite file; beyond it, changes are refused with 503."
     )
     database_check_every: Span = Field(
         timedelta(hours=1),
         ge=timedelta(seconds=1),
-        description="Interval between checks of a SQLite file for damaged pages; the first one is at the start.",
+        description="Interval between checks of a SQLite file for damaged pages; the first check is at the start.",
     )
-    state_dir: Path = Field(default_factory=default_state_dir, description="Folder for the operator token.")
-    inventory: Path | None = Field(None, description="Inventory file to apply at the start, YAML or JSON.")
+    state_dir: Path = Field(default_factory=default_state_dir, description="Directory for the operator token.")
+    inventory: Path | None = Field(None, description="Inventory file (YAML or JSON) to apply at the start.")
     inventory_removals_max: int = Field(
         10,
         ge=0,
-        description="Hosts, scopes or VMs, each counted apart, that an inventory may remove without confirmation.",
+        description="Maximum number of hosts, scopes or VMs, each, that an inventory may remove without confirmation.",
     )
     inventory_removals_share_max: float = Field(
         0.1,
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="Share of the hosts, scopes or VMs that an inventory may remove without confirmation, rounded up; "
-        "both limits apply. Below 1, the last one is never removed without confirmation.",
+        description="Maximum share of the hosts, scopes or VMs that an inventory may remove without confirmation, "
+        "rounded up; both limits apply. Below 1, the last one is never removed without confirmation.",
     )
     hosts_may_join_scopes: bool = Field(
         default=True,
-        description="Whether a host, with its own token, may add a VM to a declared scope of which it runs no VM yet. "
+        description="Let a host, with its own token, add a VM to a declared scope of which it runs no VM yet. "
         "VMs of a scope see and approve its events.",
     )
-    metadata_listen: str = Field("127.0.0.1:8169", description="Address of the metadata endpoint; several with commas.")
+    metadata_listen: str = Field("127.0.0.1:8169", description="Addresses of the metadata endpoint, comma-separated.")
     metadata_host_names: str = Field(
         "",
         max_length=10_000,
-        description="Names by which VMs call the metadata endpoint, separated by commas. Addresses and localhost are "
-        "always accepted in the Host header, other names are refused.",
+        description="Host names of the metadata endpoint that VMs may use, comma-separated. Addresses and localhost "
+        "are always accepted in the Host header; other names are refused.",
     )
     metadata_process: Literal["own", "shared"] = Field(
         "own",
@@ -310,368 +310,421 @@ class Settings(BaseSettings):
         timedelta(minutes=1),
         ge=timedelta(seconds=3),
         le=timedelta(days=1),
-        description="A process that answers VMs and has sent nothing for this long is killed and replaced.",
+        description="Silence after which the process that answers VMs is killed and replaced.",
     )
     any_caller_is: str = Field(
         "",
         max_length=128,
-        description="For tests behind a port that is forwarded: the VM that everybody is whom no address tells.",
+        description="VM assumed for callers with an unknown address; for tests behind a forwarded port.",
     )
     control_listen: str = Field("127.0.0.1:8170", description="Address of the control API.")
-    tls_certificate: Path | None = Field(None, description="Certificate for the control API, PEM.")
-    tls_key: Path | None = Field(None, description="Its private key, PEM.")
+    tls_certificate: Path | None = Field(None, description="Certificate of the control API, PEM.")
+    tls_key: Path | None = Field(None, description="Private key of that certificate, PEM.")
     insecure: bool = Field(
-        default=False, description="Serve the control API without TLS on an address that is not loopback."
+        default=False, description="Allow the control API without TLS on an address other than loopback."
     )
 
     # Access
     oidc: Oidc | None = Field(
-        None, description="An OpenID Connect issuer whose tokens are taken; see docs/how-to/give-access.md."
+        None, description="OpenID Connect issuer whose tokens are accepted; see docs/how-to/give-access.md."
     )
-    token_lifetime: Span = Field(
-        timedelta(days=90), ge=timedelta(minutes=1), description="Of a token that is made without a time of its own."
+    token_lifetime: Span = Field(timedelta(days=90), ge=timedelta(minutes=1), description="Default token lifetime.")
+    token_lifetime_max: Span = Field(
+        timedelta(days=366), ge=timedelta(minutes=1), description="Maximum token lifetime."
     )
-    token_lifetime_max: Span = Field(timedelta(days=366), ge=timedelta(minutes=1), description="Longest of a token.")
     session_lifetime: Span = Field(
-        timedelta(hours=12), ge=timedelta(minutes=1), le=timedelta(days=30), description="Of a log-in to the dashboard."
+        timedelta(hours=12),
+        ge=timedelta(minutes=1),
+        le=timedelta(days=30),
+        description="Lifetime of a dashboard session.",
     )
-    tokens_max: int = Field(1000, ge=1, le=100_000, description="Tokens of people and programs at a time.")
-    token_names_max: int = Field(1000, ge=1, le=10_000, description="Scopes and VMs of one tenant's token.")
+    tokens_max: int = Field(
+        1000, ge=1, le=100_000, description="Maximum number of valid tokens of people and programs."
+    )
+    token_names_max: int = Field(
+        1000, ge=1, le=10_000, description="Maximum number of scopes and VMs in a tenant's token."
+    )
     unknown_requests_per_address_minute_max: int = Field(
         600,
         ge=1,
-        description="Requests per minute and address from callers who are not known, a sixth of it at once; beyond it, "
-        "callers who were not known before are refused unread. Addresses in control_proxies are exempt.",
+        description="Maximum number of requests per minute and address from unknown callers, a sixth of it in a burst; "
+        "beyond it, new unknown callers are refused unread. Addresses in control_proxies are exempt.",
     )
     unknown_requests_per_minute_max: int = Field(
-        3000, ge=1, description="The same, of all addresses together; a fifteenth of it at once."
+        3000, ge=1, description="Maximum number of such requests from all addresses, a fifteenth of it in a burst."
     )
     auth_failures_max: int = Field(
-        20, ge=1, description="Calls without a valid token per minute and address; then such get 429."
+        20, ge=1, description="Maximum number of calls without a valid token per minute and address; more get 429."
     )
     refused_entries_max: int = Field(
-        10, ge=1, description="Ledger entries of refused calls per minute and address; the rest is summed up in one."
+        10,
+        ge=1,
+        description="Maximum number of ledger entries for refused calls per minute and address; one sums up the rest.",
     )
-    refused_entries_total_max: int = Field(600, ge=1, description="The same, of all addresses together.")
+    refused_entries_total_max: int = Field(600, ge=1, description="Maximum number of such entries for all addresses.")
     refused_addresses_max: int = Field(
-        10_000, ge=1, le=1_000_000, description="Addresses of refused calls that are counted at a time."
+        10_000, ge=1, le=1_000_000, description="Maximum number of addresses whose refused calls are counted."
     )
 
     # Time
-    clock: Literal["real", "virtual"] = Field("real", description="virtual: time stands still until it is advanced.")
-    clock_start: datetime | None = Field(None, description="Where a virtual clock begins; default 2030-01-01.")
+    clock: Literal["real", "virtual"] = Field(
+        "real", description="Clock; virtual time stands still until it is advanced."
+    )
+    clock_start: datetime | None = Field(None, description="Start of a virtual clock; default 2030-01-01.")
 
     # Rules
     initial_incarnation: int = Field(1, ge=0, le=1 << 31, description="First DocumentIncarnation (R45, A6).")
     first_answer_delay: Span = Field(
-        timedelta(0), **_seconds(120), description="How long the enabling GET is held (R67)."
+        timedelta(0), **_seconds(120), description="Delay of the answer to the enabling GET (R67)."
     )
-    announce_delay: Span = Field(timedelta(0), **_seconds(300), description="From enabling to the first event (R68).")
-    start_delay: Span = Field(timedelta(0), **_seconds(3600), description="From the last approval to the start (A24).")
+    announce_delay: Span = Field(
+        timedelta(0), **_seconds(300), description="Delay from enabling to the first event (R68)."
+    )
+    start_delay: Span = Field(
+        timedelta(0), **_seconds(3600), description="Delay from the last approval to the start (A24)."
+    )
     disable_after: Span = Field(
-        timedelta(hours=24), ge=timedelta(seconds=1), description="Silence that disables a scope (R69)."
+        timedelta(hours=24), ge=timedelta(seconds=1), description="Silence after which a scope is disabled (R69)."
     )
     restart_grace: Span = Field(
         timedelta(minutes=10),
         ge=timedelta(0),
-        description="Least time after a start before silence counts: nobody can ask a service that is down.",
+        description="Minimum time after a service start before silence counts: VMs cannot ask a service that is down.",
     )
-    notice_max: Span = Field(timedelta(days=90), ge=timedelta(minutes=15), description="Longest notice.")
+    notice_max: Span = Field(timedelta(days=90), ge=timedelta(minutes=15), description="Maximum notice.")
     user_operations_max: int | None = Field(
-        None, ge=1, description="User operations pending per scope; 10 in the preview (R88)."
+        None, ge=1, description="Maximum number of pending user operations per scope; 10 in the preview (R88)."
     )
     policy_delay: Span = Field(
         timedelta(seconds=5),
         **_seconds(3600),
-        description="How long a Freeze that a policy has approved is shown as Scheduled at least.",
+        description="Minimum time for which a Freeze approved by a policy is shown as Scheduled.",
     )
-    deferrals_max: int = Field(20, ge=0, le=1000, description="How often one maintenance may be put off.")
+    deferrals_max: int = Field(20, ge=0, le=1000, description="Maximum number of deferrals of one maintenance.")
 
-    # The metadata protocol's switches
-    notbefore_2017_03_01: Literal["iso", "rfc1123"] = Field("iso", description="NotBefore in 2017-03-01 (A1).")
-    require_metadata_2017_03_01: Literal["none", "get", "all"] = Field(
-        "none", description="Metadata header in 2017-03-01 (A3)."
+    # Variants of the metadata protocol
+    notbefore_2017_03_01: Literal["iso", "rfc1123"] = Field(
+        "iso", description="Format of NotBefore in 2017-03-01 (A1)."
     )
-    cloud: Literal["public", "china"] = Field("public", description="china: without 2017-11-01 and Preempt (A2).")
+    require_metadata_2017_03_01: Literal["none", "get", "all"] = Field(
+        "none", description="Requests that need the Metadata header in 2017-03-01 (A3)."
+    )
+    cloud: Literal["public", "china"] = Field(
+        "public", description="Azure cloud to imitate; china has no 2017-11-01 and no Preempt (A2)."
+    )
     legacy_latest: bool = Field(default=False, description="Serve /metadata/latest/scheduledevents (A4).")
     unknown_event: Annotated[Literal[400, 404, 200], BeforeValidator(_number)] = Field(
         400, description="Status for the approval of an unknown id (A11)."
     )
     post_body: Literal["empty", "document"] = Field("empty", description="Body of the answer to an approval (A13).")
     rate_limit_per_s: int | None = Field(
-        None, ge=1, le=1_000_000, description="Requests per second and VM; 5 on Azure (R9)."
+        None, ge=1, le=1_000_000, description="Maximum number of requests per second and VM; 5 on Azure (R9)."
     )
 
     # Rollouts
     health_commands: bool = Field(
         default=False,
-        description="Let rollouts name a command that is run here between batches, as this service's user.",
+        description="Let rollouts run a health command here between batches, as this service's user.",
     )
 
     # Testing
-    fault_injection: bool = Field(default=False, description="Let operators have things go wrong on purpose.")
-    faults_max: int = Field(100, ge=1, le=10_000, description="Faults in force at the same time.")
+    fault_injection: bool = Field(default=False, description="Let operators inject faults.")
+    faults_max: int = Field(100, ge=1, le=10_000, description="Maximum number of active faults.")
     journal_requests_max: int = Field(
-        1000, ge=0, le=1_000_000, description="Requests of VMs that are kept for a look at them; 0 none."
+        1000, ge=0, le=1_000_000, description="Number of recent VM requests kept for inspection; 0 for none."
     )
 
     # Traces
     tracing_endpoint: str | None = Field(
         None,
         max_length=2000,
-        description="OTLP/HTTP address of a collector that traces are sent to, such as http://127.0.0.1:4318; "
-        "none: nothing is traced. Wants the extra `tracing`.",
+        description="OTLP/HTTP address of the trace collector, such as http://127.0.0.1:4318; none disables tracing. "
+        "Needs the extra `tracing`.",
     )
     tracing_sample_ratio: float | None = Field(
         None,
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="Share of the traces that are sent, 0 to 1; none: what OTEL_TRACES_SAMPLER says, or all.",
+        description="Share of the traces that are sent, 0 to 1; none for the value of OTEL_TRACES_SAMPLER, or all.",
     )
     tracing_service_name: str | None = Field(
         None,
         min_length=1,
         max_length=128,
-        description="Name that traces stand under; none: what OTEL_SERVICE_NAME says, or forewarn.",
+        description="Service name in traces; none for the value of OTEL_SERVICE_NAME, or forewarn.",
     )
     tracing_moments_max: int = Field(
-        1000, ge=1, le=100_000, description="Steps of maintenances that are told of one change; more are left out."
+        1000,
+        ge=1,
+        le=100_000,
+        description="Maximum number of maintenance steps traced for one change; more are left out.",
     )
     tracing_sights_max: int = Field(
-        10_000, ge=0, le=10_000_000, description="Events whose first sight is waited for at the same time."
+        10_000, ge=0, le=10_000_000, description="Maximum number of events traced until a VM first sees them."
     )
 
     # Limits of the control address
-    control_connections_max: int = Field(24_000, ge=1, description="Connections to the control address.")
+    control_connections_max: int = Field(
+        24_000, ge=1, description="Maximum number of connections to the control address."
+    )
     control_unknown_connections_max: int = Field(
         8192,
         ge=1,
-        description="Connections to the control address that have not shown a valid token yet; "
-        "one more ends the one that has waited longest.",
+        description="Maximum number of connections to the control address without a valid token yet; "
+        "one more closes the one that has waited longest.",
     )
     control_unknown_connections_per_address_max: int = Field(
-        1024, ge=1, description="Connections of one address that have not shown a valid token yet."
+        1024, ge=1, description="Maximum number of connections from one address without a valid token yet."
     )
     control_unknown_size_bytes_max: int = Field(
         16 << 20,
         ge=1 << 10,
-        description="Bytes held of all requests without a valid token; more end the one that has waited longest.",
+        description="Maximum bytes held of all requests without a valid token; more close the longest waiting one.",
     )
     control_proxies: str = Field(
         "127.0.0.1, ::1",
         max_length=4000,
-        description="Addresses or networks that speak for many callers, such as a reverse proxy, with commas between "
-        "them: control_unknown_connections_per_address_max does not apply to them.",
+        description="Addresses or networks that serve many callers, such as a reverse proxy, comma-separated; "
+        "control_unknown_connections_per_address_max does not apply to them.",
     )
     control_idle_timeout: Span = Field(
         timedelta(seconds=75),
         ge=timedelta(seconds=1),
-        description="Silence after which a connection to the control address is closed; without a valid token it is "
-        "request_timeout.",
+        description="Silence after which a connection to the control address is closed; request_timeout applies "
+        "without a valid token.",
     )
     budgets: Annotated[Budgets, BeforeValidator(_table)] = Field(
         Budgets(),
         description="Budgets of each operator, reader, tenant and host at the control API; see docs/how-to/operate.md.",
     )
     budgets_max: int = Field(
-        10_000, ge=1, le=1_000_000, description="Principals whose use of the control API is remembered at a time."
+        10_000, ge=1, le=1_000_000, description="Maximum number of principals whose use of the control API is counted."
     )
 
     # Limits of the metadata endpoint
     body_size_bytes_max: int = Field(
-        1 << 20, ge=256, le=1 << 28, description="Largest request body, on either listener."
+        1 << 20, ge=256, le=1 << 28, description="Maximum size of a request body, on either listener."
     )
     metadata_body_size_bytes_max: int = Field(
         256 << 10,
         ge=256,
         le=1 << 28,
-        description="Largest body of an approval by a VM; body_size_bytes_max applies, too.",
+        description="Maximum size of an approval by a VM; body_size_bytes_max applies, too.",
     )
-    header_size_bytes_max: int = Field(16 << 10, ge=1024, le=1 << 20, description="Largest request line with headers.")
-    start_requests_max: int = Field(1000, ge=1, le=100_000, description="StartRequests in one POST.")
+    header_size_bytes_max: int = Field(
+        16 << 10, ge=1024, le=1 << 20, description="Maximum size of request line and headers."
+    )
+    start_requests_max: int = Field(1000, ge=1, le=100_000, description="Maximum number of StartRequests in one POST.")
     request_timeout: Span = Field(
-        timedelta(seconds=10), ge=timedelta(milliseconds=100), description="For a request to arrive whole."
+        timedelta(seconds=10), ge=timedelta(milliseconds=100), description="Time limit for receiving a whole request."
     )
     idle_timeout: Span = Field(
-        timedelta(minutes=5), ge=timedelta(seconds=1), description="For a connection without requests."
+        timedelta(minutes=5),
+        ge=timedelta(seconds=1),
+        description="Time after which a connection without requests is closed.",
     )
-    connections_max: int = Field(16384, ge=1, description="Connections to the metadata endpoint.")
+    connections_max: int = Field(16384, ge=1, description="Maximum number of connections to the metadata endpoint.")
     connections_per_vm_max: int = Field(
         256,
         ge=1,
-        description="Connections of one VM, and of all unknown callers together. While connections run short, a VM may "
-        "have a 32nd part of those that are free, or 16.",
+        description="Maximum number of connections of one VM, and of all unknown callers together. While connections "
+        "are scarce, a VM may have 1/32 of the free ones, or 16.",
     )
     connections_per_unknown_address_max: int = Field(
-        16, ge=1, description="Connections from one address that is no VM's."
+        16, ge=1, description="Maximum number of connections from one address that belongs to no VM."
     )
     approvals_at_work_per_vm_max: int = Field(
-        32, ge=1, description="Approvals of one VM that have begun and are not answered; more are refused with 429."
+        32, ge=1, description="Maximum number of unanswered approvals of one VM; more are refused with 429."
     )
     approval_bytes_per_vm_minute_max: int = Field(
         4 << 20,
         ge=1024,
-        description="Bytes of approvals that one VM may send per minute, each counted as 256 at least. Then its "
+        description="Maximum bytes of approvals from one VM per minute, each counted as at least 256. Beyond it, its "
         "approvals are refused with 429 until the minute ends.",
     )
     body_bytes_per_vm_max: int = Field(
-        1 << 20, ge=256, description="Bytes of one VM's bodies that are not decoded yet; more are refused with 429."
+        1 << 20, ge=256, description="Maximum bytes of one VM's bodies not decoded yet; more are refused with 429."
     )
     body_bytes_max: int = Field(
-        64 << 20, ge=256, description="Bytes of all VMs' bodies that are not decoded yet; more are refused with 503."
+        64 << 20, ge=256, description="Maximum bytes of all VMs' bodies not decoded yet; more are refused with 503."
     )
-    watches_max: int = Field(20_000, ge=1, description="Endpoints on hosts that may watch this process.")
-    wait_max: Span = Field(timedelta(seconds=300), **_seconds(3600), description="Longest long poll (X1).")
+    watches_max: int = Field(20_000, ge=1, description="Maximum number of endpoints on hosts that watch this process.")
+    wait_max: Span = Field(
+        timedelta(seconds=300), **_seconds(3600), description="Maximum duration of a long poll (X1)."
+    )
 
-    # What carries maintenances out
+    # Choice of the actuator
     actuator: Literal["simulate", "exec", "webhook", "libvirt"] = Field(
-        "simulate", description="What carries maintenances out; see docs/how-to/actuators.md."
+        "simulate", description="Actuator that carries out maintenances; see docs/how-to/actuators.md."
     )
     actuator_look_every: Span = Field(
-        timedelta(seconds=1), ge=timedelta(milliseconds=10), description="From one look at what was begun to the next."
+        timedelta(seconds=1), ge=timedelta(milliseconds=10), description="Interval between status checks."
     )
-    exec_command: str = Field("", description="Program and arguments, without a shell; run for each maintenance.")
-    exec_observe_command: str = Field("", description="Tells how far a maintenance is; none: nobody can.")
-    exec_abort_command: str = Field("", description="Run when a maintenance is given up; none: nothing is.")
-    exec_deadline: Span = Field(timedelta(hours=1), ge=timedelta(seconds=1), description="For the command.")
+    exec_command: str = Field(
+        "", description="Command run for each maintenance: program and arguments, without a shell."
+    )
+    exec_observe_command: str = Field(
+        "", description="Command that reports the progress of a maintenance; empty for none."
+    )
+    exec_abort_command: str = Field("", description="Command run when a maintenance is aborted; empty for none.")
+    exec_deadline: Span = Field(timedelta(hours=1), ge=timedelta(seconds=1), description="Time limit for exec_command.")
     exec_observe_deadline: Span = Field(
-        timedelta(seconds=30), ge=timedelta(milliseconds=100), description="For the observe command."
+        timedelta(seconds=30), ge=timedelta(milliseconds=100), description="Time limit for exec_observe_command."
     )
-    exec_output_size_bytes_max: int = Field(64 << 10, ge=1024, le=16 << 20, description="Output that is kept.")
-    exec_runs_max: int = Field(1000, ge=10, description="Runs that are remembered.")
+    exec_output_size_bytes_max: int = Field(
+        64 << 10, ge=1024, le=16 << 20, description="Maximum size of the stored output."
+    )
+    exec_runs_max: int = Field(1000, ge=10, description="Maximum number of runs remembered.")
     exec_on_lost: Literal["fail", "repeat"] = Field(
-        "fail", description="What to do about a maintenance that was begun, of which nothing is known any more."
+        "fail", description="Action for a maintenance that was begun and whose state is lost."
     )
-    webhook_url: str = Field("", description="Where maintenances are posted to.")
-    webhook_secret_file: Path | None = Field(None, description="File with the secret that requests are signed with.")
+    webhook_url: str = Field("", description="URL that maintenances are posted to.")
+    webhook_secret_file: Path | None = Field(None, description="File with the secret for signing requests.")
     webhook_deadline: Span = Field(
-        timedelta(seconds=20), ge=timedelta(milliseconds=100), description="For one whole request."
+        timedelta(seconds=20), ge=timedelta(milliseconds=100), description="Time limit for one whole request."
     )
-    webhook_answer_size_bytes_max: int = Field(64 << 10, ge=256, le=16 << 20, description="Largest answer.")
-    libvirt_uri: str = Field("qemu:///system", description="Of the hypervisor; {host} stands for the host's name.")
-    libvirt_destination: str = Field("", description="Where VMs of a host go: HOST=URI, with spaces between.")
+    webhook_answer_size_bytes_max: int = Field(64 << 10, ge=256, le=16 << 20, description="Maximum size of an answer.")
+    libvirt_uri: str = Field(
+        "qemu:///system", description="URI of the hypervisor; {host} is replaced by the host's name."
+    )
+    libvirt_destination: str = Field(
+        "", description="Migration destinations for the VMs of hosts: HOST=URI, separated by spaces."
+    )
     libvirt_freeze: Span = Field(
-        timedelta(seconds=5), ge=timedelta(0), description="Of a Freeze whose duration is unknown."
+        timedelta(seconds=5), ge=timedelta(0), description="Duration of a Freeze whose duration is unknown."
     )
     libvirt_shutdown_timeout: Span = Field(
-        timedelta(minutes=2), ge=timedelta(seconds=1), description="For a guest to shut down before it loses its power."
+        timedelta(minutes=2),
+        ge=timedelta(seconds=1),
+        description="Time limit for a guest to shut down before it is powered off.",
     )
     libvirt_migration_timeout: Span = Field(
-        timedelta(minutes=30), ge=timedelta(seconds=1), description="For a live migration before it is given up."
+        timedelta(minutes=30), ge=timedelta(seconds=1), description="Time limit for a live migration."
     )
     libvirt_call_timeout: Span = Field(
-        timedelta(seconds=30), ge=timedelta(milliseconds=100), description="For one call of libvirt."
+        timedelta(seconds=30), ge=timedelta(milliseconds=100), description="Time limit for one libvirt call."
     )
 
     # The simulate actuator
     simulate_impact_after: Span = Field(
-        timedelta(seconds=7), ge=timedelta(0), description="From start to impact (R98)."
+        timedelta(seconds=7), ge=timedelta(0), description="Delay from start to impact (R98)."
     )
     simulate_complete_after: Span | None = Field(
-        timedelta(minutes=10), ge=timedelta(0), description="From start to completion (R98); none: by hand."
+        timedelta(minutes=10),
+        ge=timedelta(0),
+        description="Delay from start to completion (R98); none to complete by hand.",
     )
 
     # Actuators
-    actuator_timeout: Span = Field(timedelta(minutes=1), ge=timedelta(milliseconds=100), description="For one call.")
+    actuator_timeout: Span = Field(
+        timedelta(minutes=1), ge=timedelta(milliseconds=100), description="Time limit for one call."
+    )
     actuator_attempts_max: int = Field(
-        10, ge=1, le=1000, description="Failed calls in a row until a maintenance has failed."
+        10, ge=1, le=1000, description="Number of failed calls in a row after which a maintenance has failed."
     )
     actuator_retry: Span = Field(
         timedelta(seconds=5),
         ge=timedelta(milliseconds=100),
         description="Pause after a failed call; doubles each time, up to 5 min.",
     )
-    actuator_calls_max: int = Field(64, ge=1, le=10_000, description="Calls at the same time.")
+    actuator_calls_max: int = Field(64, ge=1, le=10_000, description="Maximum number of concurrent calls.")
 
     # Notifications
     notify_source: str = Field(
-        "/forewarn", min_length=1, max_length=300, description="What notifications name as their source: a URI."
+        "/forewarn", min_length=1, max_length=300, description="Source named in notifications: a URI."
     )
     notify_deadline: Span = Field(
         timedelta(seconds=10),
         ge=timedelta(milliseconds=100),
         le=timedelta(minutes=5),
-        description="For one whole request to a receiver of notifications.",
+        description="Time limit for one whole request to a receiver of notifications.",
     )
     notify_answer_size_bytes_max: int = Field(
-        16 << 10, ge=0, le=1 << 20, description="So much of a receiver's answer is read."
+        16 << 10, ge=0, le=1 << 20, description="Maximum size read of a receiver's answer."
     )
     notify_private_addresses: bool = Field(
-        default=True, description="Notify receivers in private networks and on this machine, too."
+        default=True, description="Allow receivers in private networks and on this machine."
     )
-    notify_proxy: str = Field("", description="URL of a proxy that receivers are reached by; empty: none.")
+    notify_proxy: str = Field("", description="URL of the proxy for requests to receivers; empty for none.")
     notify_ca_file: Path | None = Field(
-        None, description="Certificates, PEM, that receivers' are verified with beside the machine's own."
+        None, description="CA certificates, PEM, for verifying receivers in addition to the system's."
     )
     notify_retry: Span = Field(
         timedelta(seconds=5),
         ge=timedelta(milliseconds=100),
-        description="Pause after a notification failed some times in a row; doubles each time.",
+        description="Pause before retrying a notification that failed a few times in a row; doubles each time.",
     )
     notify_retry_max: Span = Field(
-        timedelta(hours=1), ge=timedelta(seconds=1), le=timedelta(days=1), description="Longest pause between tries."
+        timedelta(hours=1), ge=timedelta(seconds=1), le=timedelta(days=1), description="Maximum pause between attempts."
     )
     notify_age_max: Span = Field(
         timedelta(hours=24),
         ge=timedelta(minutes=1),
         le=timedelta(days=30),
-        description="Of what happened, until a notification of it that fails is given up.",
+        description="Age after which a failing notification is dropped.",
     )
-    notify_requests_max: int = Field(4, ge=1, le=32, description="Requests to one receiver at the same time.")
+    notify_requests_max: int = Field(
+        4, ge=1, le=32, description="Maximum number of concurrent requests to one receiver."
+    )
     notify_waiting_max: int = Field(
-        100, ge=1, le=10_000, description="Notifications of one subscription that wait for another try."
+        100, ge=1, le=10_000, description="Maximum number of notifications of one subscription that wait for a retry."
     )
     notify_dead_max: int = Field(
-        10_000, ge=1, le=1_000_000, description="Notifications given up until a subscription is paused."
+        10_000, ge=1, le=1_000_000, description="Number of dropped notifications at which a subscription is paused."
     )
     notify_secret_overlap: Span = Field(
-        timedelta(hours=24), ge=timedelta(0), le=timedelta(days=30), description="How long a former secret signs too."
+        timedelta(hours=24),
+        ge=timedelta(0),
+        le=timedelta(days=30),
+        description="Time for which the previous secret also signs.",
     )
-    subscriptions_max: int = Field(100, ge=1, le=1000, description="Subscriptions to notifications.")
+    subscriptions_max: int = Field(100, ge=1, le=1000, description="Maximum number of subscriptions to notifications.")
     unseen_before: Span | None = Field(
         timedelta(minutes=5),
         ge=timedelta(0),
-        description="So long before NotBefore, or at half of the notice, a VM ought to have asked; none: never mind.",
+        description="Time before NotBefore by which a VM should have asked, at most half the notice; none: no alert.",
     )
     late_start_after: Span | None = Field(
         timedelta(minutes=1),
         ge=timedelta(seconds=1),
-        description="So long after NotBefore a maintenance that has not started is late; none: never.",
+        description="Time after NotBefore at which a maintenance that has not started is late; none for never.",
     )
     late_end_after: Span | None = Field(
         timedelta(minutes=15),
         ge=timedelta(seconds=1),
-        description="So long after its announced duration a maintenance that is not over is late; none: never.",
+        description="Time after the announced duration at which a maintenance not over is late; none for never.",
     )
 
-    # What grows
+    # Queues, retention and size limits
     clock_jump_max: Span = Field(
         timedelta(seconds=30),
         ge=timedelta(seconds=1),
         le=timedelta(hours=1),
-        description="Largest step of the clock that is taken as it is. After a larger one, nothing that is due starts "
+        description="Largest step of the clock that is not a jump. After a larger one, nothing that is due starts "
         "until an operator runs 'forewarn clock confirm'.",
     )
     commands_max: int = Field(
-        10_000, ge=1, description="Changes waiting for the database; one more is refused with 503."
+        10_000, ge=1, description="Maximum number of changes waiting for the database; one more is refused with 503."
     )
     approvals_waiting_per_caller_max: int = Field(
         1000,
         ge=1,
-        description="Approvals of one VM or operator waiting for the database; one more is refused with 429.",
+        description="Maximum number of approvals of one VM or operator waiting for the database; one more gets 429.",
     )
     approval_ids_waiting_max: int = Field(
-        100_000, ge=1, description="Event ids in all approvals that wait for the database."
+        100_000, ge=1, description="Maximum number of event ids in all approvals waiting for the database."
     )
     approval_ids_waiting_per_caller_max: int = Field(
-        10_000, ge=1, description="Event ids in the approvals of one VM or operator that wait for the database."
+        10_000, ge=1, description="Maximum number of event ids in waiting approvals of one VM or operator."
     )
-    due_batch_max: int = Field(500, ge=1, le=100_000, description="Maintenances started in one transaction.")
+    due_batch_max: int = Field(
+        500, ge=1, le=100_000, description="Maximum number of maintenances started in one transaction."
+    )
     history_retention: Span = Field(
         timedelta(days=90),
         ge=timedelta(hours=1),
-        description="How long ended maintenances are kept, and ledger entries caused by tenants, VMs and time.",
+        description="Retention of ended maintenances, and of ledger entries caused by tenants, VMs and time.",
     )
     history_entries_max: int = Field(
         10_000_000,
@@ -681,8 +734,8 @@ class Settings(BaseSettings):
     audit_retention: Span = Field(
         timedelta(days=366),
         ge=timedelta(hours=1),
-        description="How long ledger entries about operators, tokens and refused calls are kept, whatever their "
-        "number; never shorter than history_retention.",
+        description="Retention of ledger entries about operators, tokens and refused calls, whatever their number; "
+        "never shorter than history_retention.",
     )
     ledger_entries_per_tenant_a_day: int = Field(
         1000,
@@ -692,10 +745,14 @@ class Settings(BaseSettings):
         "its tokens it uses; further user operations get 429. Approvals are always accepted.",
     )
     idempotency_retention: Span = Field(
-        timedelta(hours=24), ge=timedelta(minutes=1), description="How long an Idempotency-Key is remembered."
+        timedelta(hours=24), ge=timedelta(minutes=1), description="Retention of an Idempotency-Key."
     )
-    page_size_max: int = Field(1000, ge=1, le=10_000, description="Items in one page of the control API.")
-    request_vms_max: int = Field(10_000, ge=1, le=1_000_000, description="Hosts or VMs named in one request.")
+    page_size_max: int = Field(
+        1000, ge=1, le=10_000, description="Maximum number of items in one page of the control API."
+    )
+    request_vms_max: int = Field(
+        10_000, ge=1, le=1_000_000, description="Maximum number of hosts or VMs named in one request."
+    )
 
     @field_validator(
         "clock_start",
@@ -712,7 +769,7 @@ class Settings(BaseSettings):
     )
     @classmethod
     def _read_none(cls, value: object) -> object:
-        """Flags, variables and TOML have no null; the word is for settings that may be unset."""
+        """Read ``none`` as None for settings that may be unset: flags, variables and TOML have no null."""
         return None if value == "none" else value
 
     @field_validator("metadata_host_names")
@@ -734,7 +791,7 @@ class Settings(BaseSettings):
         try:
             parts = urlsplit(value)
             is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # the port is no number, for one
+        except ValueError:  # such as a port that is not a number
             is_address = False
         if not is_address or any(c.isspace() for c in value):
             msg = f"{value!r} is expected to be a URL such as http://127.0.0.1:4318"
@@ -750,12 +807,12 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flag, environment, file; in that order."""
+        """Return the sources in order of precedence: flags, environment, file."""
         return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
 
     @property
     def rules(self) -> Rules:
-        """The settings that decisions depend on."""
+        """Settings that the core's decisions depend on."""
         return Rules(
             initial_incarnation=self.initial_incarnation,
             announce_delay=self.announce_delay,
@@ -777,12 +834,12 @@ class Settings(BaseSettings):
 
     @property
     def removals(self) -> RemovalLimit:
-        """How much an inventory may remove without confirmation."""
+        """Limit on removals by an inventory without confirmation."""
         return RemovalLimit(count_max=self.inventory_removals_max, share_max=self.inventory_removals_share_max)
 
     @property
     def dialect(self) -> Dialect:
-        """The switches of the metadata protocol."""
+        """Variant of the metadata protocol to serve."""
         return Dialect(
             notbefore_2017_03_01=self.notbefore_2017_03_01,
             require_metadata_2017_03_01=self.require_metadata_2017_03_01,
@@ -803,15 +860,15 @@ class _Said(Settings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What was said, and nothing else."""
+        """Return the arguments as the only source."""
         return (init_settings,)
 
 
 def said_settings(**said: object) -> Settings:
-    """Settings from what is said here: neither the environment nor a file changes them.
+    """Return settings from these arguments only, ignoring the environment and files.
 
     Raises:
-        ConfigError: One line that names the setting and what was expected.
+        ConfigError: A value is invalid; one line names the setting and what was expected.
     """
     values: dict[str, Any] = dict(said)
     try:
@@ -821,14 +878,14 @@ def said_settings(**said: object) -> Settings:
 
 
 def load_settings(config: Path | None = None, **flags: object) -> Settings:
-    """Settings from flags, environment and file.
+    """Return settings from flags, environment and file.
 
     Args:
         config: TOML file; None for none.
-        flags: What the command line said; None values count as not said.
+        flags: Values from the command line; None counts as not given.
 
     Raises:
-        ConfigError: One line that names the setting and what was expected.
+        ConfigError: A value is invalid; one line names the setting and what was expected.
     """
     if config is not None and not config.is_file():
         msg = f"cannot read {config}: {'not a file' if config.exists() else 'no such file'}"

@@ -1,41 +1,41 @@
-"""Every error that Forewarn raises on purpose.
+"""All errors that Forewarn raises on purpose.
 
 ::
 
     ForewarnError
       + CallerError                 the caller is to blame (4xx)
-      | + InvalidRequest            400  what was sent makes no sense
-      | + Unauthorized              401  no token, or one that is not known
+      | + InvalidRequest            400  the request is malformed or contradicts itself
+      | + Unauthorized              401  no token, or an unknown one
       | + Forbidden                 403  the token may not do this
       | + NotFound                  404  no such host, VM, maintenance or event
-      | + Conflict                  409  it exists, but is in a state that does not allow it
-      | + BelowMinimumNotice        409  shorter notice than promised, and not forced
-      | + QuietHoursConflict        409  every moment within its limits is in somebody's quiet hours, and not forced
-      | + TooManyRemovals           409  an inventory lacks much of what is there, and this was not confirmed
-      | + IdempotencyMismatch       422  a key used again for another request
+      | + Conflict                  409  the object exists, but its state does not allow this
+      | + BelowMinimumNotice        409  shorter notice than promised, not forced
+      | + QuietHoursConflict        409  no moment within the limits is outside quiet hours, not forced
+      | + TooManyRemovals           409  an inventory removes more than the limit, not confirmed
+      | + IdempotencyMismatch       422  a key reused for a different request
       | + LimitExceeded             429  a limit of the configuration was reached
-      | + BudgetExceeded            429  this principal uses too much of the service at a time
-      | + TooManyFailures           429  too many calls without a valid token from that address
+      | + BudgetExceeded            429  this principal has used up its budget
+      | + TooManyFailures           429  too many calls without a valid token from this address
       + ConfigError                 500  settings, inventory file or command line cannot be used
-      + OtherSideError              502  somebody else's fault
+      + OtherSideError              502  another system failed
       | + ActuatorError             502  an actuator could not carry out a maintenance
-      | | + ActuationFailed         502  it has failed for good
-      | | + ActuatorBusy            502  it did nothing yet, and wants to be asked again later
+      | | + ActuationFailed         502  the maintenance has failed for good
+      | | + ActuatorBusy            502  nothing was done yet; call again later
       | + ServerUnreachable         502  the control plane does not answer (raised by the CLI)
       | + IssuerUnreachable         503  the OpenID Connect issuer does not answer
       | + EndpointError             502  a metadata endpoint, in `forewarn.client`
-      | | + EndpointUnreachable     502  it does not answer: no connection, no answer in time, half an answer
-      | | + EndpointRefused         502  it answered with an error; nothing was approved
-      | | + BadAnswer               502  it answered 200, but the body says nothing
+      | | + EndpointUnreachable     502  no connection, no answer in time, or an incomplete one
+      | | + EndpointRefused         502  the endpoint answered with an error; nothing was approved
+      | | + BadAnswer               502  the endpoint answered 200 with an unusable body
       | + HookFailed                502  a command, webhook or built-in handler of the agent did not succeed
-      + ServerError                 5xx  our fault or our machine's
-        + StoreUnavailable          503  the database is locked, full or away; nothing was changed
-        + EndpointBehind            503  the process that answers VMs is away, or shows what was true a while ago
-        + StoreCorrupt              500  the database file is damaged or not ours
-        + IllegalTransition         500  a bug: the lifecycle table has no such arrow
+      + ServerError                 5xx  the fault of this service or its machine
+        + StoreUnavailable          503  the database is locked, full or unreachable; nothing was changed
+        + EndpointBehind            503  the process that answers VMs is down, or shows outdated state
+        + StoreCorrupt              500  the database is damaged or not Forewarn's
+        + IllegalTransition         500  a bug: the lifecycle table has no such transition
 
-The class says who is to blame; ``code`` is stable and meant for programs, the message for people. Messages are one
-line, lower case, name the object and say what was expected, and never hold a secret.
+The class names the party to blame; ``code`` is stable and meant for programs, the message for people. Messages are one
+line, in lower case, name the object and what was expected, and never contain a secret.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ForewarnError(Exception):
 
     Args:
         message: One line for a person.
-        details: JSON-able facts for a program, for example the name that was not found.
+        details: Facts for a program, JSON-serializable, for example the name that was not found.
     """
 
     status: ClassVar[int] = 500
@@ -102,13 +102,13 @@ class CallerError(ForewarnError):
 
 
 class InvalidRequest(CallerError):
-    """What was sent is malformed or contradicts itself."""
+    """The request is malformed or contradicts itself."""
 
     code = "invalid_request"
 
 
 class Unauthorized(CallerError):
-    """No bearer token, or one that is not known here."""
+    """The bearer token is missing or unknown."""
 
     status = 401
     code = "unauthorized"
@@ -122,7 +122,7 @@ class Forbidden(CallerError):
 
 
 class NotFound(CallerError):
-    """No object of that name or id."""
+    """No object has that name or id."""
 
     status = 404
     code = "not_found"
@@ -142,19 +142,19 @@ class BelowMinimumNotice(Conflict):
 
 
 class QuietHoursConflict(Conflict):
-    """Every moment within the limits of the notice is in somebody's quiet hours, and the request was not forced."""
+    """No moment within the limits of the notice is outside quiet hours, and the request was not forced."""
 
     code = "quiet_hours"
 
 
 class TooManyRemovals(Conflict):
-    """An inventory lacks much of what is declared, and the caller did not confirm that it is to be removed."""
+    """The inventory removes more than the limit allows, and the caller did not confirm the removals."""
 
     code = "too_many_removals"
 
 
 class IdempotencyMismatch(CallerError):
-    """An ``Idempotency-Key`` was used again for a different request."""
+    """An ``Idempotency-Key`` was reused for a different request."""
 
     status = 422
     code = "idempotency_mismatch"
@@ -168,14 +168,14 @@ class LimitExceeded(CallerError):
 
 
 class BudgetExceeded(CallerError):
-    """This principal uses as much of the service as it may at a time; ``details["limit"]`` names what of."""
+    """This principal has used up one of its budgets; ``details["limit"]`` names it."""
 
     status = 429
     code = "budget_exceeded"
 
 
 class TooManyFailures(CallerError):
-    """Too many calls without a valid token came from this address; a valid one is taken all the same."""
+    """Too many calls without a valid token came from this address; calls with a valid one are still accepted."""
 
     status = 429
     code = "too_many_failures"
@@ -188,30 +188,30 @@ class ConfigError(ForewarnError):
 
 
 class OtherSideError(ForewarnError):
-    """A system that Forewarn talks to failed."""
+    """A system that Forewarn calls failed."""
 
     status = 502
     code = "other_side"
 
 
 class ActuatorError(OtherSideError):
-    """An actuator could not carry out a maintenance; the scheduler asks it again."""
+    """An actuator could not carry out a maintenance; the scheduler calls it again."""
 
     code = "actuator_failed"
 
 
 class ActuationFailed(ActuatorError):
-    """A maintenance was begun and has failed for good: nothing goes on, and asking again would tell the same."""
+    """A maintenance was begun and has failed for good: nothing is running, and calling again would not help."""
 
     code = "actuation_failed"
 
 
 class ActuatorBusy(ActuatorError):
-    """An actuator ran and did nothing; it asks to be called again later.
+    """An actuator ran and did nothing yet; call it again later.
 
     Args:
         message: One line for a person.
-        tries: How many calls for this maintenance have ended this way; the retry pause and the limit count them.
+        tries: Number of calls for this maintenance that ended this way; the retry pause and the limit count them.
     """
 
     code = "actuator_busy"
@@ -228,45 +228,45 @@ class ServerUnreachable(OtherSideError):
 
 
 class IssuerUnreachable(OtherSideError):
-    """The OpenID Connect issuer does not answer, or not as one; signed tokens cannot be checked."""
+    """The OpenID Connect issuer does not answer, or not as an issuer; signed tokens cannot be checked."""
 
     status = 503
     code = "issuer_unreachable"
 
 
 class ControlUnreachable(OtherSideError):
-    """No replica of the control plane answers an endpoint; nothing is known to have been done."""
+    """No replica of the control plane answers this endpoint; the outcome of the request is unknown."""
 
     status = 503
     code = "control_unreachable"
 
 
 class ControlRefused(ControlUnreachable):
-    """The control plane answers an endpoint, and does not want it: its token, its host, or one of its VMs."""
+    """The control plane refuses this endpoint: its token, its host, or one of its VMs."""
 
     code = "control_refused"
 
 
 class EndpointError(OtherSideError):
-    """A metadata endpoint did not do what was asked of it."""
+    """A metadata endpoint did not carry out a request."""
 
     code = "endpoint_error"
 
 
 class EndpointUnreachable(EndpointError):
-    """It does not answer: no connection, no answer in time, or only half of one."""
+    """The endpoint does not answer: no connection, no answer in time, or an incomplete one."""
 
     code = "endpoint_unreachable"
 
 
 class EndpointRefused(EndpointError):
-    """It answered with an error; ``details["status"]`` is the HTTP status. Nothing was approved."""
+    """The endpoint answered with an error; ``details["status"]`` is the HTTP status. Nothing was approved."""
 
     code = "endpoint_refused"
 
 
 class BadAnswer(EndpointError):
-    """It answered 200, but its body says nothing about events."""
+    """The endpoint answered 200, but its body is not a document of events."""
 
     code = "bad_answer"
 
@@ -278,46 +278,46 @@ class HookFailed(OtherSideError):
 
 
 class ServerError(ForewarnError):
-    """Our own fault, or that of the machine we run on."""
+    """The fault lies with this service or its machine."""
 
     code = "server_error"
 
 
 class StoreUnavailable(ServerError):
-    """The database is locked, full or away. Nothing was changed; the same call may succeed later."""
+    """The database is locked, full or unreachable. Nothing was changed; the same call may succeed later."""
 
     status = 503
     code = "store_unavailable"
 
 
 class EndpointBehind(ServerError):
-    """The process that answers VMs is being started again, or has yet to hear of what was committed."""
+    """The process that answers VMs is restarting, or has not yet received what was committed."""
 
     status = 503
     code = "endpoint_behind"
 
 
 class ClockOff(ServerError):
-    """This machine's clock is further from the database's than replicas may be."""
+    """This machine's clock differs from the database's by more than replicas may."""
 
     status = 503
     code = "clock_off"
 
 
 class LeaseLost(ServerError):
-    """Another replica carries out what is due. Nothing was changed."""
+    """Another replica is the leader. Nothing was changed."""
 
     status = 503
     code = "lease_lost"
 
 
 class StoreCorrupt(ServerError):
-    """The database is damaged, or is not one of Forewarn's."""
+    """The database is damaged, or does not belong to Forewarn."""
 
     code = "store_corrupt"
 
 
 class IllegalTransition(ServerError):
-    """The lifecycle table has no such arrow: a bug in Forewarn."""
+    """The lifecycle table has no such transition: a bug in Forewarn."""
 
     code = "illegal_transition"

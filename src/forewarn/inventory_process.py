@@ -1,7 +1,7 @@
-"""The short-lived process that reads a large inventory from standard input and writes what it says to standard output.
+"""Short-lived process that parses a large inventory from standard input and writes the result to standard output.
 
-Each piece is a pickled pair with its length in four bytes before it: 0, 1 or 2 and hosts, scopes or VMs; or ``"error"``
-with its message and details. A length of zero ends them. It imports nothing that is not needed to read an inventory.
+Each piece is a pickled pair, preceded by its length in four bytes: 0, 1 or 2 and hosts, scopes or VMs; or ``"error"``
+with its message and details. A length of zero ends the stream. The module imports only what parsing needs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from forewarn.wire.inventory import parse_inventory
 __all__ = ["LENGTH_BYTES", "main"]
 
 LENGTH_BYTES = 4
-"""Size of the length that comes before each piece."""
+"""Size of the length prefix of each piece."""
 
 _PIECE_VMS = 100
 
 
 def main() -> None:
-    """Read an inventory from standard input; write what it says, in pieces, to standard output."""
+    """Read an inventory from standard input; write its hosts, scopes and VMs, in pieces, to standard output."""
     out = sys.stdout.buffer
     for piece in _pieces(sys.stdin.buffer.read()):
         content = pickle.dumps(piece, pickle.HIGHEST_PROTOCOL)

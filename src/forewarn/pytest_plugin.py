@@ -1,6 +1,6 @@
-"""The pytest plugin: fixtures `scheduled_events` and `async_scheduled_events`.
+"""Pytest plugin with the fixtures `scheduled_events` and `async_scheduled_events`.
 
-It comes with the package and needs no import. A test that wants other VMs or settings says so by a marker::
+It comes with the package and needs no import. A test selects other VMs or settings with a marker::
 
     @pytest.mark.scheduled_events(["web-0", "web-1"], first_answer_delay="2m")
     def test_it(scheduled_events): ...
@@ -23,7 +23,7 @@ _MARKER = "scheduled_events"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
         "scheduled_events(inventory=None, *, start, enabled, **settings): what the fixture scheduled_events serves",
@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def scheduled_events(request: pytest.FixtureRequest) -> Iterator[ScheduledEvents]:
-    """A metadata endpoint in this process, on virtual time; see `forewarn.testing.ScheduledEvents`."""
+    """Metadata endpoint in this process, on virtual time; see `forewarn.testing.ScheduledEvents`."""
     arguments, options = _asked(request)
     with _class("ScheduledEvents")(*arguments, **options) as events:
         yield events
@@ -40,20 +40,20 @@ def scheduled_events(request: pytest.FixtureRequest) -> Iterator[ScheduledEvents
 
 @pytest.fixture
 def async_scheduled_events(request: pytest.FixtureRequest) -> Iterator[AsyncScheduledEvents]:
-    """The same for tests on asyncio or trio; see `forewarn.testing.AsyncScheduledEvents`."""
+    """Metadata endpoint for tests on asyncio or trio; see `forewarn.testing.AsyncScheduledEvents`."""
     arguments, options = _asked(request)
     with _class("AsyncScheduledEvents")(*arguments, **options) as events:
         yield events
 
 
 def _asked(request: pytest.FixtureRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the test's marker says."""
+    """Return the arguments of the test's marker."""
     marker = request.node.get_closest_marker(_MARKER)
     return ((), {}) if marker is None else (marker.args, dict(marker.kwargs))
 
 
 def _class(name: str) -> Any:  # noqa: ANN401 - a class of the module
-    """Of `forewarn.testing`, imported where it is used: a session without such a test must not wait for it."""
+    """Import a class of `forewarn.testing` on first use: sessions without such a test must not wait for it."""
     try:
         return getattr(importlib.import_module("forewarn.testing"), name)
     except ModuleNotFoundError as error:

@@ -97,7 +97,10 @@ def test_a_link_of_the_page_of_the_control_api_leads_to_a_heading() -> None:
 
 def test_every_exit_status_that_a_command_ends_with_stands_in_its_page() -> None:
     assert [status for status, _ in surroundings.EXIT_STATUSES] == [0, 1, 2, 3, DIFFERS, 130, BROKEN_PIPE]
-    assert "| 75 | Of the command: nothing was done, and it may be run again. |" in surroundings.exit_statuses()
+    assert (
+        "| 75 | Exit status of the command: nothing was done, and it may be run again. |"
+        in surroundings.exit_statuses()
+    )
 
 
 def test_every_public_name_of_the_library_stands_in_its_page() -> None:

@@ -1,4 +1,4 @@
-"""What carries a maintenance out: one contract, one file for each implementation."""
+"""Actuators, which carry maintenances out: one contract, and one file per implementation."""
 
 from forewarn.actuators.contract import Actuator, Progress
 from forewarn.actuators.simulate import Simulate

@@ -1,4 +1,4 @@
-"""Which actuator there is: what the settings name, imported only then."""
+"""Construction of the configured actuator, which is imported only then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ActuatorSettings", "make_actuator"]
 
 
 class ActuatorSettings(Protocol):
-    """The settings that it needs; `forewarn.config.Settings` has them."""
+    """Settings of the actuators; `forewarn.config.Settings` implements them."""
 
     @property
     def actuator(self) -> Literal["simulate", "exec", "webhook", "libvirt"]: ...
@@ -73,14 +73,14 @@ class ActuatorSettings(Protocol):
 
 
 def make_actuator(settings: ActuatorSettings, clock: Clock) -> Actuator:
-    """The actuator that the settings name.
+    """Return the configured actuator.
 
     Args:
         settings: All settings.
-        clock: The service's. What is measured on machines is measured on it.
+        clock: Clock of the service. Durations on machines are measured with it.
 
     Raises:
-        ConfigError: A setting is missing or makes no sense, or a library is missing.
+        ConfigError: A setting is missing or invalid, or a library is missing.
     """
     match settings.actuator:
         case "exec":
@@ -145,10 +145,10 @@ def _make_libvirt(settings: ActuatorSettings, clock: Clock) -> Actuator:
 
 
 def _words(setting: str, text: str) -> list[str]:
-    """A command line as its words, quoted as in a shell; nothing is expanded.
+    """Split a command line into words, quoted as in a shell; nothing is expanded.
 
     Raises:
-        ConfigError: A quotation mark has no counterpart.
+        ConfigError: A quotation mark is not closed.
     """
     try:
         return shlex.split(text)

@@ -1,14 +1,14 @@
-"""What an actuator owes: it carries maintenances out, each under its id as the key.
+"""The contract of actuators: an actuator carries maintenances out, each under its id as the key.
 
-The scheduler asks again and again until a maintenance is complete, also after a crash that lost an answer, and perhaps
-from another machine. So before it tells an actuator to execute, it finds out whether that was done already:
+The scheduler asks repeatedly until a maintenance is complete, also after a crash that lost an answer, and possibly from
+another machine. So before it calls `execute`, it finds out if the maintenance was already begun:
 
-- An actuator that can be observed looks at what it works on. `observe` says None while nothing was begun, and only then
-  `execute` is called.
-- One that cannot (a command, a webhook) is told to execute once only: that it was told is committed before, in
-  `Maintenance.begun_at`. From then on it is observed; if it knows nothing of that id, it says so by `ActuatorError`.
+- An observable actuator inspects its target. `observe` returns None while nothing was begun, and only then `execute` is
+  called.
+- For any other (a command, a webhook), `execute` is called only once: the call is committed before, in
+  `Maintenance.begun_at`. After that the actuator is observed; for an unknown id it raises `ActuatorError`.
 
-It keeps no timers of its own. `tests/conformance/test_actuator.py` runs the same duties over every implementation.
+An actuator keeps no timers. `tests/conformance/test_actuator.py` runs the same suite over every implementation.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from forewarn.core.progress import Progress
 __all__ = ["BEGIN_BEFORE_S", "TRACEPARENT", "Actuator", "Progress"]
 
 BEGIN_BEFORE_S: ContextVar[float] = ContextVar("BEGIN_BEFORE_S", default=math.inf)
-"""Uptime (`clock.uptime_s`) from which on `execute` may begin nothing: by then another replica may have begun it.
+"""Uptime (`clock.uptime_s`) from which `execute` must not begin anything: another replica may have begun it.
 
-A process that is halted between its last look at its lease and what it begins finds out too late by itself. What it
-has begun with looks once more.
+A process that is suspended between its last lease check and the first step cannot notice that in time. So the step
+itself checks once more.
 """
 
 TRACEPARENT: ContextVar[str] = ContextVar("TRACEPARENT", default="")
-"""The W3C ``traceparent`` of the call under way, to be handed on to whoever is asked; ``""``: nothing is traced."""
+"""W3C ``traceparent`` of the current call, to be sent to the other side; ``""`` if nothing is traced."""
 
 
 class Actuator(Protocol):
-    """Carries maintenances out. Every call may be cancelled, and repeated."""
+    """Carries maintenances out. Every call may be cancelled and repeated."""
 
     @property
     def is_observable(self) -> bool:
-        """Whether `observe` can tell, on whatever machine it is called, that nothing was begun under an id."""
+        """True if `observe`, on any machine, can determine that nothing was begun under an id."""
         ...
 
     def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
-        """What `execute` would do, a line each, for people; does nothing."""
+        """Return what `execute` would do, one line per action, for people; does nothing."""
         ...
 
     async def check(self) -> None:
-        """See whether it could carry anything out now.
+        """Check that maintenances could be carried out now.
 
         Raises:
-            ActuatorError: It could not; with what is missing.
+            ActuatorError: They could not; the message names what is missing.
         """
         ...
 
@@ -58,28 +58,28 @@ class Actuator(Protocol):
         """Begin a started maintenance that was not begun before.
 
         Raises:
-            ActuatorError: Nothing was begun; the scheduler tells it again, later and later.
+            ActuatorError: Nothing was begun; the scheduler retries with backoff.
         """
         ...
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:
-        """How far what was begun under that id is; None: nothing was.
+        """Return the progress of what was begun under that id; None if nothing was.
 
         Raises:
-            ActuationFailed: It failed for good; the maintenance has failed.
-            ActuatorBusy: What was begun did nothing and has ended; the scheduler has it executed again, later and
-                later, as often as other calls that fail.
-            ActuatorError: It cannot be seen now; the scheduler asks again, later and later.
+            ActuationFailed: It failed permanently, and so did the maintenance.
+            ActuatorBusy: It ended without having done anything; the scheduler executes it again with backoff, as often
+                as other failing calls.
+            ActuatorError: The progress is unknown now; the scheduler retries with backoff.
         """
         ...
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:
-        """Stop what was begun under that id, as far as that is possible; nothing happens where nothing was begun.
+        """Stop what was begun under that id, as far as possible; do nothing if nothing was begun.
 
         Called when an operator completes a started maintenance by hand, and when it has failed.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections and processes that may end; what was begun goes on."""
+        """Release connections and processes that may end; what was begun goes on."""
         ...

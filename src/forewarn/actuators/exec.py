@@ -1,11 +1,11 @@
-"""An actuator that runs the operator's command: one process for each maintenance, whose id is the key.
+"""Actuator that runs the operator's command: one process for each maintenance, with its id as the key.
 
-What was begun stands in a folder of this machine (`exec_run`), so a service that stops, crashes and comes back finds
-its commands still running, or what became of them. What no folder knows of, an observe command may.
+Runs are recorded in a folder on this machine (`exec_run`), so a service that stops, crashes and comes back finds its
+commands still running, or their outcome. An observe command may know of runs that no folder records.
 
-Exit statuses of the command: 0 it is complete; 75 (``EX_TEMPFAIL``) nothing was done, run it again later, as often as
-any call of an actuator is repeated; any other fails, and it is not run again. Of the observe command: 0 it is complete,
-3 still running, 4 never begun.
+Exit statuses of the command: 0 complete; 75 (``EX_TEMPFAIL``) nothing was done, run it again later, as often as any
+actuator call is retried; any other status fails, and it is not run again. Of the observe command: 0 complete, 3 still
+running, 4 never begun.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from forewarn.util.secrets import make_private_folder, tighten
 __all__ = ["EXIT_NEVER_BEGUN", "EXIT_RUN_AGAIN", "EXIT_STILL_RUNNING", "VARIABLES", "Exec", "Limits"]
 
 EXIT_RUN_AGAIN = 75
-"""Of the command: nothing was done, and it may be run again."""
+"""Exit status of the command: nothing was done, and it may be run again."""
 
 EXIT_STILL_RUNNING = 3
-"""Of the observe command: what was begun goes on."""
+"""Exit status of the observe command: the maintenance is still running."""
 
 EXIT_NEVER_BEGUN = 4
-"""Of the observe command: nothing was begun under that id."""
+"""Exit status of the observe command: nothing was begun under that id."""
 
 VARIABLES = {
     "FOREWARN_MAINTENANCE_ID": "its id",
@@ -54,7 +54,7 @@ VARIABLES = {
     "FOREWARN_NOT_BEFORE": "RFC 3339",
     "FOREWARN_STARTED_AT": "RFC 3339",
 }
-"""What a command finds in its environment."""
+"""Environment variables of a command."""
 
 _VARIABLE_BYTES_MAX = 32_000
 _POLL_S = 0.02
@@ -62,14 +62,14 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long commands may take, and how much they may leave behind.
+    """Time and size limits of commands.
 
     Attributes:
-        deadline: For the command, and for the abort command; then it is ended with its process group.
-        observe_deadline: For the observe command; shorter than one call of an actuator may take.
-        look_every: From one look at a running command to the next.
-        output_size_bytes_max: How much of the end of its output is kept.
-        runs_max: Runs that are remembered; beyond it the oldest that have ended are forgotten.
+        deadline: Time limit for the command, and for the abort command; then its process group is ended.
+        observe_deadline: Time limit for the observe command; shorter than the limit for one actuator call.
+        look_every: Interval between checks of a running command.
+        output_size_bytes_max: Number of bytes that are kept from the end of the output.
+        runs_max: Maximum number of recorded runs; beyond it the oldest that have ended are deleted.
     """
 
     deadline: timedelta = timedelta(hours=1)
@@ -84,18 +84,17 @@ class Exec:
 
     Args:
         command: Program and arguments; no shell.
-        folder: Where it is kept what was begun; made when it is not there. On one machine.
-        observe_command: Tells how far a maintenance is that was begun elsewhere; None: nobody can.
-        abort_command: Run when a maintenance is given up, after the command was ended; None: nothing is.
-        on_lost: What to do about a maintenance that was begun, of which nothing is known any more: let it fail, or run
-            the command again.
-        limits: How long and how much.
+        folder: Folder for the records of runs, on this machine; created if missing.
+        observe_command: Command that reports the progress of a maintenance that was begun elsewhere; None for none.
+        abort_command: Command that is run when a maintenance is aborted, after its command was ended; None for none.
+        on_lost: Reaction to a maintenance that was begun and whose state is unknown: fail it, or run the command again.
+        limits: Time and size limits.
 
     Raises:
-        ConfigError: There is no command.
+        ConfigError: The command is empty.
     """
 
-    def __init__(  # noqa: PLR0913 - two that say what and where, four with a default
+    def __init__(  # noqa: PLR0913 - two required, four with a default
         self,
         command: Sequence[str],
         folder: Path,
@@ -117,16 +116,16 @@ class Exec:
 
     @property
     def is_observable(self) -> bool:
-        """Only the observe command can know of what was begun on another machine."""
+        """True if there is an observe command; nothing else knows of runs on another machine."""
         return bool(self._observe_command)
 
     def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
-        """Say what would be run."""
+        """Return the command that would be run."""
         words = shlex.join(self._command)
         return (f"run {words} for {', '.join(maintenance.vms)}, at most {format_span(self._limits.deadline)}",)
 
     async def check(self) -> None:
-        """See whether the commands and the folder are there."""
+        """Check that the commands exist and that the folder is writable."""
         for command in (self._command, self._observe_command, self._abort_command):
             if command and shutil.which(command[0]) is None:
                 msg = f"{command[0]} is no program that can be run here"
@@ -137,7 +136,7 @@ class Exec:
             raise ActuatorError(msg)
 
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
-        """Run the command, unless it was; a failure after it has begun is for `observe` to tell."""
+        """Run the command unless a run exists that must not be repeated; `observe` reports later failures."""
         self._make_folder()
         run = self._run(maintenance)
         state = run.look()
@@ -157,7 +156,7 @@ class Exec:
         return Progress(check_at=now if run.look() is RunState.ENDED else now + self._limits.look_every)
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:
-        """Look at the process, at what it left, or ask the observe command."""
+        """Check the process or its result, or ask the observe command."""
         run = self._run(maintenance)
         match run.look():
             case RunState.RUNNING:
@@ -165,7 +164,7 @@ class Exec:
             case RunState.ENDED:
                 return self._judge(run)
             case RunState.UNKNOWN if run.folder.exists():
-                return None  # a service that died at the wrong moment has come no further than that
+                return None  # the service died before the keeper began
             case state:
                 return await self._unknown(maintenance, state, now)
 
@@ -178,10 +177,10 @@ class Exec:
             raise ActuationFailed(reason)
         if run.mark("told"):
             raise ActuatorBusy(reason, tries=run.number())
-        return None  # the scheduler has been told, and asks again after its pause
+        return None  # already reported as busy; it is executed again after a pause
 
     async def _unknown(self, maintenance: Maintenance, state: RunState, now: datetime) -> Progress | None:
-        """Nobody here has seen it end."""
+        """Decide about a run that no process on this machine has seen end."""
         if self._observe_command:
             return await self._ask(maintenance, now)
         if state is RunState.UNKNOWN and maintenance.begun_at is None:
@@ -192,7 +191,7 @@ class Exec:
 
     @property
     def _may_repeat(self) -> bool:
-        """Whether a run that was lost may be begun again: so it was said, or the observe command has denied it."""
+        """True if a lost run may be begun again: the setting says so, or the observe command has denied the run."""
         return self._on_lost == "repeat" or self.is_observable
 
     def _lost(self, maintenance: Maintenance) -> str:
@@ -202,10 +201,10 @@ class Exec:
         )
 
     async def _ask(self, maintenance: Maintenance, now: datetime) -> Progress | None:
-        """Run the observe command."""
+        """Run the observe command, and return the progress that it reports."""
         self._make_folder()
         run = self._run(maintenance, ".observe")
-        if run.look() is not RunState.RUNNING:  # an answer that nobody waited for is old
+        if run.look() is not RunState.RUNNING:  # a leftover answer is out of date
             deadline = self._limits.observe_deadline
             await self._begin(run, self._observe_command, maintenance, deadline, may_again=lambda: True)
         outcome = await self._ended(run, self._observe_command)
@@ -224,7 +223,7 @@ class Exec:
             return
         run = self._run(maintenance)
         run.stop()
-        while run.look() is RunState.RUNNING:  # noqa: ASYNC110 - no one tells when a process ends that is not our child
+        while run.look() is RunState.RUNNING:  # noqa: ASYNC110 - the process is not our child, so nothing notifies us
             await asyncio.sleep(_POLL_S)
         if self._abort_command:
             await self._run_abort(maintenance)
@@ -253,9 +252,9 @@ class Exec:
             raise ActuatorError(outcome.explain(self._abort_command[0], self._limits.deadline.total_seconds()))
 
     async def close(self) -> None:
-        """There is nothing to let go of: commands go on, and their keepers stay with them."""
+        """Do nothing: commands and their keepers go on."""
 
-    async def _begin(  # noqa: PLR0913 - what is begun for what, and until when it may be
+    async def _begin(  # noqa: PLR0913 - the run, the command, its input and its limits
         self,
         run: Run,
         command: Sequence[str],
@@ -265,9 +264,9 @@ class Exec:
         may_again: Callable[[], bool],
         begin_before_s: float = math.inf,
     ) -> None:
-        """Begin it, in the place of an earlier run if it may. Once called, it begins, also when cancelled at once.
+        """Begin a run, in place of an earlier one if `may_again` allows it; begins even if cancelled immediately.
 
-        Whoever is told to go on with a maintenance that was claimed, and finds nothing begun, must take it for lost.
+        A claimed maintenance without a run would be taken for lost by the replica that continues it.
         """
         start = partial(
             run.begin,
@@ -288,7 +287,7 @@ class Exec:
         await asyncio.shield(asyncio.to_thread(make_room_and_start))
 
     async def _ended(self, run: Run, command: Sequence[str]) -> Outcome:
-        """Wait for its end; its deadline bounds that."""
+        """Wait for the end of a run; its deadline bounds the wait."""
         while (state := run.look()) is RunState.RUNNING:  # noqa: ASYNC110 - as in `abort`
             await asyncio.sleep(_POLL_S)
         if state is not RunState.ENDED:
@@ -297,7 +296,7 @@ class Exec:
         return run.outcome()
 
     def _run(self, maintenance: Maintenance, suffix: str = "") -> Run:
-        # An id that begins with a dot would be one of our own names.
+        # Names with a leading dot are reserved for temporary folders, so dots are escaped.
         return Run(self._folder / f"{quote(maintenance.id, safe='').replace('.', '%2E')}{suffix}")
 
     def _make_folder(self) -> None:
@@ -310,7 +309,7 @@ class Exec:
 
 
 def environment_of(maintenance: Maintenance, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a command: what the service has, but for its settings, and `VARIABLES`.
+    """Return the environment of a command: that of the service without its settings, and `VARIABLES`.
 
     Settings may hold passwords. A value that is too long for a variable is left out: half a list of VMs would be
     mistaken for the whole.
@@ -331,7 +330,7 @@ def environment_of(maintenance: Maintenance, inherited: Mapping[str, str]) -> di
 
 
 def _with_trace(environment: dict[str, str]) -> dict[str, str]:
-    """The environment with the trace of this call, in the place of one that the service was itself started in."""
+    """Return the environment with the trace of this call instead of the trace that the service was started in."""
     traceparent = TRACEPARENT.get()
     if not traceparent:
         return environment

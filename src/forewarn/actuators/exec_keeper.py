@@ -1,17 +1,17 @@
-"""Runs one command, and stays with it when the service does not.
+"""Program that runs one command, and stays with it when the service ends.
 
-A program of its own, started by `exec_run`, that imports nothing of Forewarn: it begins in milliseconds. The service
-may stop, crash or be replaced meanwhile; the command goes on, still has somebody to write to and a deadline, and what
-became of it stands in the folder of its run:
+It is started by `exec_run` and imports nothing of Forewarn, so it starts in milliseconds. The service may stop, crash
+or be replaced meanwhile; the command goes on, keeps its output pipe and its deadline, and its outcome is recorded in
+the folder of its run:
 
 ========  ==========================================================
 lock      locked for as long as this program lives
-input     what the command reads, written by the service
+input     the command's standard input, written by the service
 keeper    the id of this process, written before the command begins
 result    JSON, written when the command has ended
 ========  ==========================================================
 
-Before it runs the command it checks the clock: the replica that started it may have been halted for so long that
+Before it runs the command it checks the clock: the replica that started it may have been suspended for so long that
 another one has taken over. The duration of a command includes its start, so it is never reported as too short.
 """
 
@@ -32,10 +32,10 @@ from types import FrameType
 __all__ = ["Keeper", "main", "write_whole"]
 
 GRACE_S = 3.0
-"""From asking a command to end until it is killed."""
+"""Time from SIGTERM until SIGKILL."""
 
 DRAIN_BYTES_MAX = 1 << 20
-"""How much is read on after the command's end: what it left in the background may write for ever."""
+"""Number of bytes read after the command's end; its background processes may write for ever."""
 
 CHUNK_BYTES = 1 << 16
 
@@ -44,9 +44,9 @@ class Keeper:
     """One command, from its start to its result.
 
     Args:
-        folder: Of the run.
-        deadline_s: Then it is ended, with its process group.
-        output_size_bytes_max: How much of the end of its output is kept; both streams together.
+        folder: Folder of the run.
+        deadline_s: Time limit; then the process group is ended.
+        output_size_bytes_max: Number of bytes that are kept from the end of the output, both streams together.
     """
 
     def __init__(self, folder: str, deadline_s: float, output_size_bytes_max: int) -> None:
@@ -61,7 +61,7 @@ class Keeper:
         self._began_s = 0.0
 
     def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Begin; whoever stops this program from now on stops the command.
+        """Start the command; from now on a signal to this program stops the command.
 
         Raises:
             OSError: It cannot be run.
@@ -74,6 +74,7 @@ class Keeper:
                 list(command), stdin=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
             )
         self._group = process.pid
+        # SIGTERM may have arrived before there was a process group to end.
         if self._is_stopped:
             self._ask()
         else:
@@ -81,10 +82,11 @@ class Keeper:
         return process
 
     def follow(self, process: subprocess.Popen[bytes]) -> None:
-        """Read what it says until it ends, then write down what became of it."""
+        """Read its output until it ends, then write its result."""
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         pipe = process.stdout.fileno()
         os.set_blocking(pipe, False)
+        # The end of the process counts, not that of the pipe: background processes may keep the pipe open.
         ended = os.pidfd_open(process.pid)
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
@@ -104,7 +106,7 @@ class Keeper:
         self._write(status)
 
     def _read(self, pipe: int, *, is_empty_the_end: bool = False) -> bool:
-        """Take what is there; hands back whether more may come."""
+        """Read available output; return True if there may be more."""
         try:
             chunk = os.read(pipe, CHUNK_BYTES)
         except BlockingIOError:
@@ -124,7 +126,7 @@ class Keeper:
         write_whole(self._folder, "result", json.dumps(result))
 
     def _expire(self, _number: int, _frame: FrameType | None) -> None:
-        """The deadline has come, or the grace after it is over."""
+        """End the command at the deadline, and kill it after the grace period."""
         if self._is_late or self._is_stopped:
             self._kill(signal.SIGKILL)
             return
@@ -132,7 +134,7 @@ class Keeper:
         self._ask()
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        """Somebody wants it to end."""
+        """End the command on request."""
         if not (self._is_late or self._is_stopped):
             self._is_stopped = True
             self._ask()
@@ -148,7 +150,7 @@ class Keeper:
 
 
 def write_whole(folder: str, name: str, text: str) -> None:
-    """Write a file that is there with all of its text, or not at all."""
+    """Write a file atomically: it has all of its text, or does not exist."""
     path = os.path.join(folder, name)  # noqa: PTH118 - pathlib costs a start
     with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
         file.write(text)
@@ -158,9 +160,9 @@ def write_whole(folder: str, name: str, text: str) -> None:
 
 
 def main(folder: str, deadline_s: str, output_size_bytes_max: str, begin_before_s: str, *command: str) -> None:
-    """Leave the service, begin, and say on standard output in a line why that was impossible; nothing: it has begun."""
+    """Detach from the service and start the command; print one line if that fails, nothing if it has begun."""
     if os.fork():
-        os._exit(0)  # nobody has to wait for what the service started: it is nobody's child
+        os._exit(0)  # the keeper becomes an orphan, so the service need not wait for it
     keeper = Keeper(folder, float(deadline_s), int(output_size_bytes_max))
     write_whole(folder, "keeper", str(os.getpid()))
     if time.clock_gettime(time.CLOCK_BOOTTIME) >= float(begin_before_s):

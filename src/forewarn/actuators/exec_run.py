@@ -1,8 +1,8 @@
-"""One command that is run once: a folder holds all that is known of it.
+"""One run of a command; a folder holds all that is known of it.
 
-The folder appears under its name whole, with the lock held: only one caller can begin, however many try, and however
-often one of them is cancelled. `exec_keeper` holds the lock from then on. So what a folder says is the same for every
-process on this machine, and after a stop of any kind.
+The folder appears under its name in one step, with the lock held: only one caller can begin, however many try, and
+however often one of them is cancelled. `exec_keeper` holds the lock from then on. So the folder shows the same state to
+every process on this machine, and after a stop of any kind.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from forewarn.errors import ActuatorError
 __all__ = ["Outcome", "Run", "RunState", "prune"]
 
 _START_S = 10.0
-"""For the keeper to begin."""
+"""Time limit for the keeper to begin."""
 
 _SEIZE_TRIES = 20
 _SEIZE_PAUSE_S = 0.001
 
 
 class RunState(StrEnum):
-    """Where a run stands."""
+    """State of a run."""
 
     UNKNOWN = "unknown"
     """Nothing was begun, as far as this machine knows."""
     RUNNING = "running"
     ENDED = "ended"
     LOST = "lost"
-    """It was begun, and who kept it is gone: nobody saw how it ended, if it has."""
+    """Begun, but its keeper is gone: the outcome is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended.
+    """Outcome of a run.
 
     Attributes:
-        status: Exit status; negative: the signal that ended it.
+        status: Exit status; if negative, the signal that ended it.
         took_s: Seconds from its start to its end.
-        is_late: It was ended because its deadline had come.
-        is_stopped: It was ended because somebody wanted it.
-        output: The end of what it said, on both streams.
+        is_late: True if it was ended at its deadline.
+        is_stopped: True if it was ended on request.
+        output: End of its output, both streams.
     """
 
     status: int
@@ -70,11 +70,11 @@ class Outcome:
 
     @property
     def last_line(self) -> str:
-        """Its last words; ``""`` when it said nothing."""
+        """Last line of the output that is not blank; ``""`` if there is none."""
         return next((line for text in reversed(self.output.splitlines()) if (line := as_reason(text))), "")
 
     def explain(self, label: str, deadline_s: float) -> str:
-        """What went wrong, in a line."""
+        """Return the cause of a failure in one line."""
         if self.is_late:
             how = f"{label} took longer than {deadline_s:g} s and was ended"
         elif self.is_stopped:
@@ -90,13 +90,13 @@ class Run:
     """A command that is run at most once.
 
     Args:
-        folder: Its own; made when it begins, below a folder that exists.
+        folder: Folder of this run only; created when it begins, in an existing folder.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def begin(  # noqa: PLR0913 - what a process needs, and its limits
+    def begin(  # noqa: PLR0913 - the inputs of a process, and its limits
         self,
         command: Sequence[str],
         *,
@@ -107,16 +107,16 @@ class Run:
         number: int = 1,
         begin_before_s: float = math.inf,
     ) -> None:
-        """Start it, unless that was done before. Blocks for some ten milliseconds.
+        """Start the command, unless it was started before. Blocks for some ten milliseconds.
 
         Args:
             command: Program and arguments.
-            environment: All of its variables.
-            stdin: What it reads.
-            deadline_s: Then it is ended, with its process group.
-            output_size_bytes_max: How much of the end of its output is kept.
-            number: Which run it is of those that there may be; the first is 1.
-            begin_before_s: Uptime from which on it is not begun any more.
+            environment: Complete environment.
+            stdin: Standard input.
+            deadline_s: Time limit; then the process group is ended.
+            output_size_bytes_max: Number of bytes that are kept from the end of the output.
+            number: Number of this run among repeated ones; the first is 1.
+            begin_before_s: Uptime from which it is no longer begun.
 
         Raises:
             ActuatorError: It cannot be started; nothing was begun.
@@ -138,12 +138,13 @@ class Run:
             raise ActuatorError(refusal)
 
     def _claim(self, files: Mapping[str, bytes]) -> int | None:
-        """The lock of the folder with these files, or None when it was there before."""
+        """Create the folder with these files and return its lock, held; None if it existed before."""
         made = Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder.parent))
         for name, content in files.items():
             (made / name).write_bytes(content)
         lock = os.open(made / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
+            # The lock is taken before the rename, so no one ever sees the folder unlocked before the keeper has it.
             fcntl.flock(lock, fcntl.LOCK_EX)
             made.rename(self.folder)
         except OSError as error:
@@ -155,21 +156,21 @@ class Run:
         return lock
 
     def look(self) -> RunState:
-        """Where it stands."""
-        # In this order: the result is written before the lock is let go.
+        """Return the state of the run."""
+        # The order matters: the result is written before the lock is released.
         return RunState.RUNNING if self._is_kept() else self.left_behind()
 
     def left_behind(self) -> RunState:
-        """Where it stands if nobody is at it any more."""
+        """Return the state of the run if no process holds its lock."""
         if (self.folder / "result").exists():
             return RunState.ENDED
         return RunState.LOST if (self.folder / "keeper").exists() else RunState.UNKNOWN
 
     def outcome(self) -> Outcome:
-        """How it ended.
+        """Return the outcome.
 
         Raises:
-            ActuatorError: What stands there cannot be read.
+            ActuatorError: The result cannot be read.
         """
         try:
             known: Any = json.loads((self.folder / "result").read_bytes())
@@ -179,23 +180,24 @@ class Run:
             raise ActuatorError(msg) from error
 
     def number(self) -> int:
-        """Which run it is, as `begin` was told; 0: there was none."""
+        """Return the number of the run as given to `begin`; 0 if there was none."""
         try:
             return int((self.folder / "number").read_bytes())
         except (OSError, ValueError):
             return 0
 
     def stop(self) -> None:
-        """Have it ended, if it runs; returns before it has."""
+        """Request its end, if it runs; returns before it has ended."""
         if self._is_kept():
             with contextlib.suppress(OSError, ValueError):
                 os.kill(int((self.folder / "keeper").read_text()), signal.SIGTERM)
 
     def forget(self, may: Callable[[], bool] = lambda: True) -> None:
-        """Remove what is known of it, so that it can be begun anew; one that runs stays.
+        """Delete the record, so that the command can be begun again; a running one is kept.
 
         Args:
-            may: Asked while nobody else can begin or remove it: whether it is still what the caller has seen.
+            may: Called while no other process can begin or delete it; returns True if it is still in the state that the
+                caller has seen.
         """
         lock = self._seize()
         if lock is None:
@@ -210,7 +212,7 @@ class Run:
             os.close(lock)
 
     def _seize(self) -> int | None:
-        """The lock, held; None: somebody else holds it, or there is nothing to hold."""
+        """Return the lock, held; None if another process holds it, or there is nothing to lock."""
         for _ in range(_SEIZE_TRIES):
             try:
                 lock = os.open(self.folder / "lock", os.O_RDWR)
@@ -219,13 +221,13 @@ class Run:
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if (self.folder / "lock").stat().st_ino == os.fstat(lock).st_ino:
-                    return lock  # and not one that was removed, or begun anew, meanwhile
+                    return lock  # still the same run: not removed or begun again meanwhile
             os.close(lock)
-            time.sleep(_SEIZE_PAUSE_S)  # one that only looks holds it for an instant
+            time.sleep(_SEIZE_PAUSE_S)  # a mere look holds the lock for an instant
         return None
 
     def mark(self, name: str) -> bool:
-        """Put a mark on it; hands back whether this call did."""
+        """Put a mark on the run; return True if this call put it there."""
         try:
             (self.folder / f"mark-{name}").touch(exist_ok=False)
         except OSError:
@@ -233,11 +235,11 @@ class Run:
         return True
 
     def is_marked(self, name: str) -> bool:
-        """Whether it has that mark."""
+        """Return True if the run has that mark."""
         return (self.folder / f"mark-{name}").exists()
 
     def _is_kept(self) -> bool:
-        """Whether somebody holds the lock."""
+        """Return True if a process holds the lock."""
         try:
             lock = os.open(self.folder / "lock", os.O_RDWR)
         except OSError:
@@ -252,7 +254,7 @@ class Run:
 
 
 def prune(folder: Path, runs_max: int) -> None:
-    """Forget the oldest runs that have ended, until so many are left."""
+    """Delete the oldest runs that have ended, until `runs_max` are left."""
     runs = [path for path in folder.iterdir() if not path.name.startswith(".")]
     if len(runs) <= runs_max:
         return
@@ -269,7 +271,7 @@ def _changed_at(path: Path) -> float:
 
 
 def _start_keeper(arguments: Sequence[str], environment: Mapping[str, str], lock: int) -> str:
-    """Start the keeper; hands back why it could not begin, or ``""``. It inherits the lock, and no other descriptor."""
+    """Start the keeper; return why it could not begin, or ``""``. It inherits the lock, and no other descriptor."""
     program = [sys.executable, "-I", "-S", str(Path(exec_keeper.__file__)), *arguments]
     try:
         with subprocess.Popen(  # noqa: S603 - our own program
@@ -283,7 +285,7 @@ def _start_keeper(arguments: Sequence[str], environment: Mapping[str, str], lock
         ) as starter:
             said, _ = starter.communicate(timeout=_START_S)
     except subprocess.TimeoutExpired:
-        return ""  # it is very slow, but whether it has begun stands in the folder
+        return ""  # very slow; the folder shows if it has begun
     except (OSError, ValueError) as error:
         return f"cannot start a process: {error.strerror if isinstance(error, OSError) else error}"
     if starter.returncode:

@@ -1,17 +1,17 @@
-"""An actuator for libvirt: KVM, and whatever else libvirt drives.
+"""Actuator for libvirt: KVM, and any other hypervisor that libvirt drives.
 
 ===================  ==========================================================================================
 Freeze               suspend, and resume after the announced seconds; with a destination, live migration
-Reboot               shut down, create; the power is cut when the guest does not shut down in time
-Redeploy             as Reboot; with a destination, the VM is defined and created there
-Preempt, Terminate   shut down; the power is cut when the guest does not shut down in time
+Reboot               shut down, create; the power is cut if the guest does not shut down in time
+Redeploy             like Reboot; with a destination, the VM is defined and created there
+Preempt, Terminate   shut down; the power is cut if the guest does not shut down in time
 ===================  ==========================================================================================
 
-A VM is the domain of the same name. What was begun stands in the domain's own metadata (`libvirt_record`) and is read
-before each step (`libvirt_steps`), so that any replica can go on where another has stopped.
+A VM is the domain of the same name. The steps begun are recorded in the domain's metadata (`libvirt_record`) and read
+before each step (`libvirt_steps`), so that any replica can continue where another has stopped.
 
-A reboot is a shutdown with a start and not libvirt's own reboot: nobody who has not watched that one can tell whether
-it has happened.
+A reboot is a shutdown with a start, not libvirt's own reboot: that one leaves no trace by which another process could
+determine if it has happened.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ANY_HOST = "*"
 _MOVES_MAX = 4
 _REASONS_MAX = 100
 _NOT_YET = frozenset({Step.SUSPENDING, Step.ASKING, Step.MIGRATING, Step.INTERRUPTED})
-"""Steps at which the guest has not felt anything."""
+"""Steps at which the guest has not been affected yet."""
 
 _WORDS = {
     Way.SUSPEND: "suspend {vm} on {home}, resume it after {freeze:g} s",
@@ -64,11 +64,11 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where the VMs of a host go.
+    """Destination of the VMs of a host.
 
     Attributes:
-        uri: The other libvirt, for us and for the daemon of the host.
-        data_uri: Where the memory is sent, for example ``tcp://10.10.0.2``; empty: libvirt finds out.
+        uri: URI of the other libvirt, for Forewarn and for the daemon of the host.
+        data_uri: Target for the memory, for example ``tcp://10.10.0.2``; empty to let libvirt choose.
     """
 
     uri: str
@@ -76,12 +76,12 @@ class Destination:
 
 
 def read_destinations(text: str) -> dict[str, Destination]:
-    """Destinations by host, from ``HOST=URI`` with spaces between; a URI alone is for every other host.
+    """Parse destinations by host from ``HOST=URI``, separated by spaces; a URI alone is for every other host.
 
-    After a URI, ``|`` and where to send the memory may follow: ``host-1=qemu+tls://host-2/system|tcp://10.10.0.2``.
+    After a URI, ``|`` and the target for the memory may follow: ``host-1=qemu+tls://host-2/system|tcp://10.10.0.2``.
 
     Raises:
-        ConfigError: Something else stands there, or a host twice.
+        ConfigError: The text has another form, or names a host twice.
     """
     read: dict[str, Destination] = {}
     for word in text.split():
@@ -98,7 +98,7 @@ def read_destinations(text: str) -> dict[str, Destination]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """How far one VM of a maintenance is; until: when to look again, None: it is over."""
+    """Progress of one VM of a maintenance; `until` is the time of the next check, None if it is over."""
 
     until: datetime | None = None
     is_impacted: bool = False
@@ -109,12 +109,12 @@ class Libvirt:
     """Carries maintenances out on the domains of one or several libvirts.
 
     Args:
-        uri: Of a host's libvirt; ``{host}`` in it stands for the host's name.
-        destinations: Where the VMs of a host go, by its name; ``*`` is for every other host.
-        terms: How long things take.
-        call_timeout: For one call of libvirt, or the few that belong together.
-        lines_per_host: Connections to each libvirt, and so domains that are worked on at the same time.
-        clock: Measures pauses; None for the machine's.
+        uri: URI of a host's libvirt; ``{host}`` in it is replaced by the host's name.
+        destinations: Destinations of the VMs of each host, by host name; ``*`` is for every other host.
+        terms: Durations and time limits.
+        call_timeout: Time limit for one call of libvirt, or the few that belong together.
+        lines_per_host: Connections to each libvirt, and so the number of domains that are worked on concurrently.
+        clock: Clock that measures pauses; None for the machine's.
 
     Raises:
         ConfigError: libvirt's library for Python is missing.
@@ -143,7 +143,7 @@ class Libvirt:
         self._migrations: dict[tuple[str, str], asyncio.Task[str]] = {}
 
     def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
-        """Say what would be done to each VM."""
+        """Return what would be done to each VM."""
         terms = self._terms_of(maintenance)
         said = {"freeze": terms.freeze.total_seconds(), "timeout": terms.shutdown_timeout.total_seconds()}
         return tuple(
@@ -154,7 +154,7 @@ class Libvirt:
         )
 
     async def check(self) -> None:
-        """Connect to every libvirt that is known by now."""
+        """Connect to every libvirt whose URI follows from the settings."""
         uris = {self._home(host) for host in self._destinations if host != _ANY_HOST}
         uris |= {destination.uri for destination in self._destinations.values()}
         if self._home("") == self._uri:
@@ -184,12 +184,12 @@ class Libvirt:
         raise ActuatorError(msg)
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:  # noqa: ARG002 - as above
-        """Bring back what would stay away; stop migrations."""
+        """Restore VMs that would stay away; stop migrations."""
         parts = await self._each(maintenance, self._abort_one)
         _raise_first(parts)
 
     async def close(self) -> None:
-        """Close the connections. The daemons go on with what they were told."""
+        """Close the connections. The daemons continue the operations that they have begun."""
         for task in self._migrations.values():
             task.cancel()
         self._migrations.clear()
@@ -199,7 +199,7 @@ class Libvirt:
     # One maintenance
 
     async def _drive(self, maintenance: Maintenance) -> Progress:
-        """Each VM as far as it goes now. One that fails must not keep another suspended: that is told at the end."""
+        """Drive each VM as far as it goes now. Failures are raised last, so that none keeps another VM suspended."""
         results = await self._each(maintenance, self._drive_one)
         parts = [part for part in results if isinstance(part, _Part)]
         waiting = [part.until for part in parts if part.until is not None]
@@ -216,7 +216,7 @@ class Libvirt:
         calls = [work(maintenance, claim) for claim in maintenance.claims]
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    # One VM
+    # Steps of one VM
 
     async def _drive_one(self, maintenance: Maintenance, claim: Claim) -> _Part:
         terms, way = self._terms_of(maintenance), self._way_of(maintenance, claim)
@@ -253,7 +253,7 @@ class Libvirt:
         return _Part(until=found.until, is_impacted=is_impacted)
 
     async def _perform(self, maintenance: Maintenance, claim: Claim, next_step: _Decide) -> Found | None:
-        """At home, or where it has gone; None: it is at neither."""
+        """Run the steps at home, or at the destination; None if it is at neither."""
         last: Found | None = None
         for uri in self._places(claim.host):
             is_moved = uri != self._home(claim.host)
@@ -272,10 +272,10 @@ class Libvirt:
         return None
 
     def _absent(self, maintenance: Maintenance, claim: Claim, *, is_wanted: bool) -> _Part:
-        """There is no such domain: that is what was wanted, or it has vanished.
+        """Handle a missing domain: either that was intended, or it has vanished.
 
         Raises:
-            ActuatorError: It has vanished, or never was.
+            ActuatorError: It has vanished, or never existed.
         """
         is_stop = self._way_of(maintenance, claim) is Way.STOP
         if is_wanted or (is_stop and maintenance.impacted_at is not None):
@@ -288,7 +288,7 @@ class Libvirt:
         self._migrations.pop((maintenance.id, claim.vm), None)
 
     async def _move(self, claim: Claim) -> None:
-        """Define it there, undefine it here; each may be repeated. It is off meanwhile, and started only afterwards."""
+        """Define the domain there and undefine it here; both may be repeated. It is off until both are done."""
         away = self._away(claim.host)
         if away is None:
             msg = f"vm {claim.vm} is on its way from {claim.host}, which has no destination any more: set it again"
@@ -309,7 +309,7 @@ class Libvirt:
             self._migrations[maintenance.id, claim.vm] = asyncio.create_task(work)
 
     async def _migrate(self, home: str, vm: str, away: Destination) -> str:
-        """It blocks for as long as it takes, so it has a line to itself; hands back why it came to nothing."""
+        """Migrate on a separate line, since the call blocks; return the reason of a failure, else ``""``."""
         line = Line(home, None)
         try:
             await line.call(partial(migrate, name=vm, destination=away.uri, data_uri=away.data_uri))
@@ -320,12 +320,12 @@ class Libvirt:
         return ""
 
     def _why(self, maintenance: Maintenance, claim: Claim) -> str:
-        """Why a migration has come to nothing."""
+        """Return the reason why a migration failed."""
         task = self._migrations.get((maintenance.id, claim.vm))
         reason = task.result() if task is not None and task.done() and not task.cancelled() else ""
         return f"vm {claim.vm} was not migrated: {reason or 'it was interrupted, or took too long'}"
 
-    # Where and how
+    # Places and methods
 
     def _home(self, host: str) -> str:
         return self._uri.replace("{host}", host)
@@ -347,14 +347,14 @@ class Libvirt:
         return replace(self._terms, freeze=timedelta(seconds=maintenance.duration_s))
 
     def _line(self, uri: str, vm: str) -> Line:
-        """The same one for the same VM each time: nothing is done to it twice at once."""
+        """Return the line of a VM, always the same one, so that no two calls work on it concurrently."""
         key = (uri, zlib.crc32(vm.encode()) % self._lines_per_host)
         if key not in self._lines:
             self._lines[key] = Line(uri, self._call_timeout)
         return self._lines[key]
 
 
-def _carry_on(  # noqa: PLR0913 - what `perform` takes
+def _carry_on(  # noqa: PLR0913 - the parameters of `perform`
     session: Session, *, name: str, id: str, is_moved: bool, decide: _Decide, now: Callable[[], datetime]
 ) -> Found | None:
     domain = session.find(name)
@@ -364,7 +364,7 @@ def _carry_on(  # noqa: PLR0913 - what `perform` takes
         found = perform(session, domain, id, is_moved=is_moved, decide=decide, now=now)
     except session.library.libvirtError as error:
         if session.is_absence(error):
-            return Found(act=Act.NOTHING, entry=None, has_vanished=True)  # under our hands
+            return Found(act=Act.NOTHING, entry=None, has_vanished=True)  # vanished between two calls
         raise
     entry = found.entry
     is_measured = entry is None or entry.paused_s is not None
@@ -391,7 +391,7 @@ def _describe(session: Session, *, name: str) -> str | None:
 
 
 def _raise_first(results: list[T | BaseException]) -> None:
-    """The first error, with the number of others; one after which another try may help comes before the others."""
+    """Raise the first error, with the number of others; errors that a retry may cure come first."""
     errors = [result for result in results if isinstance(result, BaseException)]
     errors.sort(key=lambda error: isinstance(error, ActuationFailed))
     if not errors:

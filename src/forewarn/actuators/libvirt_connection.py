@@ -1,7 +1,7 @@
-"""Connections to libvirt, each with a thread of its own: its calls block, and a broken host answers none of them.
+"""Connections to libvirt, each with its own thread: its calls block, and a broken host never answers.
 
-A call has a deadline. When it comes, the thread is left alone with its call, and the next call gets a new thread with a
-new connection. What was left alone touches nothing more: before each step a job asks whether it is still wanted.
+Each call has a deadline. When it passes, the thread is abandoned with its call, and the next call gets a new thread and
+a new connection. An abandoned job changes nothing more: before each step it checks if it is still wanted.
 """
 
 # ruff: noqa: N802 - the names are libvirt's
@@ -26,7 +26,7 @@ __all__ = ["Connect", "Domain", "Line", "Session", "load_libvirt", "open_connect
 T = TypeVar("T")
 
 HANGING_MAX = 4
-"""Threads of one connection that may hang at the same time; beyond it calls are refused."""
+"""Maximum number of hanging threads per connection; beyond it calls are refused."""
 
 _KEEPALIVE_S = 5
 _KEEPALIVE_COUNT = 3
@@ -35,7 +35,7 @@ _LOOK_S = 0.005
 
 
 class Domain(Protocol):
-    """What is used of ``libvirt.virDomain``."""
+    """The part of ``libvirt.virDomain`` that is used."""
 
     def name(self) -> str: ...
     def ID(self) -> int: ...
@@ -60,7 +60,7 @@ class Domain(Protocol):
 
 
 class Connect(Protocol):
-    """What is used of ``libvirt.virConnect``."""
+    """The part of ``libvirt.virConnect`` that is used."""
 
     def lookupByName(self, name: str) -> Domain: ...
     def listAllDomains(self, flags: int = 0) -> list[Domain]: ...
@@ -79,7 +79,7 @@ _loaded: list[Any] = []
 
 
 def load_libvirt() -> Any:  # noqa: ANN401 - the library has no types
-    """The library, with its event loop running: without one it neither notices dead peers nor tells of events.
+    """Return the library with its event loop running; without one it neither notices dead peers nor reports events.
 
     Raises:
         ConfigError: It is not installed.
@@ -91,7 +91,7 @@ def load_libvirt() -> Any:  # noqa: ANN401 - the library has no types
             except ImportError as error:
                 msg = "libvirt's library for Python is missing: pip install 'forewarn[libvirt]'"
                 raise ConfigError(msg) from error
-            library.registerErrorHandler(lambda *_: None, None)  # they are raised as well; stderr is for our log
+            library.registerErrorHandler(lambda *_: None, None)  # errors are raised as well; stderr is for our log
             library.virEventRegisterDefaultImpl()
             threading.Thread(target=_turn, args=(library,), name="forewarn-libvirt-events", daemon=True).start()
             _loaded.append(library)
@@ -105,10 +105,10 @@ def _turn(library: Any) -> None:  # noqa: ANN401 - the library has no types
 
 
 def open_connection(uri: str) -> Connect:
-    """A connection that notices when the other side dies. Blocks.
+    """Open a connection that notices when the other side dies. Blocks.
 
     Raises:
-        ActuatorError: There is none to be had.
+        ActuatorError: libvirt cannot be reached.
     """
     library = load_libvirt()
     try:
@@ -122,11 +122,11 @@ def open_connection(uri: str) -> Connect:
 
 
 class Abandoned(Exception):
-    """The job has taken too long, and nobody waits for it any more."""
+    """The job has taken too long; its result is no longer wanted."""
 
 
 class Session:
-    """What a job works with.
+    """Connection and library for one job.
 
     Attributes:
         connect: The connection.
@@ -139,16 +139,16 @@ class Session:
         self._is_abandoned = is_abandoned
 
     def go_on(self) -> None:
-        """To be called before anything that changes something.
+        """Check that the job is still wanted; call this before each change.
 
         Raises:
-            Abandoned: Another thread may be at it by now.
+            Abandoned: Another thread may be working on the domain by now.
         """
         if self._is_abandoned.is_set():
             raise Abandoned
 
     def find(self, name: str) -> Domain | None:
-        """The domain of that name; None: there is none."""
+        """Return the domain of that name; None if there is none."""
         try:
             return self.connect.lookupByName(name)
         except self.library.libvirtError as error:
@@ -157,16 +157,16 @@ class Session:
             raise
 
     def is_absence(self, error: Any) -> bool:  # noqa: ANN401 - libvirt's error
-        """Whether it says that there is no such domain; one that was found a moment ago may have moved on."""
+        """Return True if the error means that the domain does not exist; it may have moved since it was found."""
         return bool(error.get_error_code() == self.library.VIR_ERR_NO_DOMAIN)
 
 
 class Line:
-    """One connection to one libvirt, used by one job after the other.
+    """One connection to one libvirt, used by one job at a time.
 
     Args:
-        uri: libvirt's, for example ``qemu:///system``.
-        deadline: For one job, from its turn on; None: it may take as long as it takes.
+        uri: URI of the libvirt, for example ``qemu:///system``.
+        deadline: Time limit for one job, counted from its turn; None for no limit.
     """
 
     def __init__(self, uri: str, deadline: timedelta | None) -> None:
@@ -176,9 +176,9 @@ class Line:
         self._hanging: list[_Worker] = []
 
     async def call(self, work: Callable[[Session], T]) -> T:
-        """Run `work` on the thread, once more with a new connection if that broke: it must bear repetition.
+        """Run `work` on the thread, and once more on a new connection if that broke: it must be repeatable.
 
-        Cancelled before its turn, it is not run; later, it goes on to its end.
+        If cancelled before its turn, it is not run; later, it goes on to its end.
 
         Raises:
             ActuatorError: libvirt refuses, cannot be reached, or does not answer in time.
@@ -190,7 +190,7 @@ class Line:
         return await job.future
 
     def _watch(self, worker: _Worker, job: _Job[Any]) -> None:
-        """Its turn has come. The deadline holds also when nobody waits for the job any more."""
+        """Start the deadline of a job at its turn. It also applies if the caller no longer waits."""
         if self._deadline_s is not None and not job.has_ended:
             job.timer = asyncio.get_running_loop().call_later(self._deadline_s, self._expire, worker, job)
 
@@ -211,7 +211,7 @@ class Line:
         return self._worker
 
     async def close(self) -> None:
-        """Close the connection once the jobs that were given have ended; one that hangs is left alone."""
+        """Close the connection once the queued jobs have ended; one that hangs is abandoned."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.give(None)
@@ -222,7 +222,7 @@ class Line:
 
 
 class _Job(Generic[T]):
-    """Something to be done on the thread of a line, for somebody who waits in the event loop."""
+    """A job for the thread of a line; the caller waits in the event loop."""
 
     def __init__(
         self, work: Callable[[Session], T], future: asyncio.Future[T], on_turn: Callable[[_Job[T]], None]
@@ -235,22 +235,22 @@ class _Job(Generic[T]):
         self._loop = future.get_loop()
 
     def begin(self) -> bool:
-        """On the thread: its turn has come; hands back whether it is still wanted."""
+        """On the thread: start the deadline, and return True if the job is still wanted."""
         if self.future.cancelled():
             return False
         self._tell(self._on_turn, self)
         return True
 
     def end(self, result: T) -> None:
-        """On the thread: it has been done."""
+        """On the thread: report the result."""
         self._tell(self._end, result, None)
 
     def fail_later(self, error: BaseException) -> None:
-        """On the thread: it has failed."""
+        """On the thread: report the failure."""
         self._tell(self._end, None, error)
 
     def fail(self, error: BaseException) -> None:
-        """In the loop: nobody waits for it any longer."""
+        """In the loop: fail the job, unless it is done."""
         if not self.future.done():
             self.future.set_exception(error)
 
@@ -264,12 +264,12 @@ class _Job(Generic[T]):
             self.future.set_result(result)
 
     def _tell(self, function: Callable[..., None], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left who could want to know
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller is left
             self._loop.call_soon_threadsafe(function, *arguments)
 
 
 class _Worker(threading.Thread):
-    """The thread of a line, with its connection. It does not keep the process from ending."""
+    """The thread of a line, with its connection. It does not keep the process alive."""
 
     def __init__(self, uri: str) -> None:
         super().__init__(name=f"forewarn-libvirt {uri}", daemon=True)
@@ -279,11 +279,11 @@ class _Worker(threading.Thread):
         self._is_abandoned = threading.Event()
 
     def give(self, job: _Job[Any] | None) -> None:
-        """Have a job done; None: end after those that it has."""
+        """Queue a job; None to end after the queued jobs."""
         self._jobs.put(job)
 
     def leave(self) -> None:
-        """In the loop: refuse the jobs that wait, and end when the one under way lets it."""
+        """In the loop: refuse the waiting jobs, and end once the current one returns."""
         self._is_abandoned.set()
         with contextlib.suppress(queue.Empty):
             while True:
@@ -293,12 +293,12 @@ class _Worker(threading.Thread):
         self._jobs.put(None)
 
     def run(self) -> None:
-        """One job after the other."""
+        """Run one job after the other."""
         while (job := self._jobs.get()) is not None:
             if job.begin():
                 try:
                     job.end(self._do(job.work))
-                except BaseException as error:  # noqa: BLE001 - whoever waits for the job gets it
+                except BaseException as error:  # noqa: BLE001 - it is passed to the caller
                     job.fail_later(error)
         self._drop()
 

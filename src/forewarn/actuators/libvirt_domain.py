@@ -1,4 +1,4 @@
-"""One domain of libvirt: what it looks like, what stands in its metadata, and each act on it.
+"""One domain of libvirt: its state, its metadata, and each act on it.
 
 All of it blocks and runs on the thread of a `Line`.
 """
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 ENDED_RECORDS_MAX = 3
-"""Records of maintenances that are over, which a VM keeps."""
+"""Maximum number of records of ended maintenances that a VM keeps."""
 
 _PREFIX = "forewarn"
 _ROUNDS_MAX = 16
@@ -47,13 +47,13 @@ _NEEDS_PERSISTENCE = frozenset({Way.CYCLE, Way.MOVE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a job hands back about a domain.
+    """Result of a job on a domain.
 
     Attributes:
-        act: What is left to do: wait, nothing, or an act for which more than this domain is needed.
-        entry: What stands in its metadata now.
-        until: When to look again.
-        has_vanished: It was there when the job began, and no longer.
+        act: Remaining act: wait, nothing, or one that needs more than this domain.
+        entry: Record in its metadata now.
+        until: Time of the next check.
+        has_vanished: True if it existed when the job began, and no longer does.
     """
 
     act: Act
@@ -63,14 +63,14 @@ class Found:
 
 
 def look(session: Session, domain: Domain, *, is_moved: bool) -> Sight:
-    """What can be seen of it."""
+    """Return the observable state of the domain."""
     library = session.library
     state = domain.state()[0]
     power = Power.RUNNING
     if state == library.VIR_DOMAIN_SHUTOFF:
         power = Power.OFF
     elif state in {library.VIR_DOMAIN_PAUSED, library.VIR_DOMAIN_CRASHED}:
-        power = Power.PAUSED  # neither does anything
+        power = Power.PAUSED  # neither runs
     instance = -1 if power is Power.OFF else domain.ID()
     return Sight(power=power, instance=instance, is_moved=is_moved, has_job=_has_job(session, domain))
 
@@ -80,12 +80,12 @@ def _has_job(session: Session, domain: Domain) -> bool:
         return bool(domain.jobInfo()[0] != session.library.VIR_DOMAIN_JOB_NONE)
     except session.library.libvirtError as error:
         if error.get_error_code() in {session.library.VIR_ERR_NO_SUPPORT, session.library.VIR_ERR_OPERATION_INVALID}:
-            return False  # a driver that never has one, or a domain that is off
+            return False  # a driver without jobs, or a domain that is off
         raise
 
 
 def read_entry(session: Session, domain: Domain, id: str) -> Entry | None:
-    """What was begun on it under that id."""
+    """Return the record of that maintenance on the domain; None if there is none."""
     library = session.library
     try:
         return decode_entry(domain.metadata(library.VIR_DOMAIN_METADATA_ELEMENT, namespace_of(id)))
@@ -103,11 +103,11 @@ def _set(session: Session, domain: Domain, element: str | None, namespace: str) 
     library = session.library
     flags = library.VIR_DOMAIN_AFFECT_LIVE if domain.isActive() else 0
     if domain.isPersistent():
-        flags |= library.VIR_DOMAIN_AFFECT_CONFIG  # a VM that is started again has what stands there
+        flags |= library.VIR_DOMAIN_AFFECT_CONFIG  # a VM that is started again uses the persistent metadata
     domain.setMetadata(library.VIR_DOMAIN_METADATA_ELEMENT, element, _PREFIX, namespace, flags)
 
 
-def perform(  # noqa: PLR0913 - what, on what, and three things that decide
+def perform(  # noqa: PLR0913 - the target, and three inputs of the decision
     session: Session,
     domain: Domain,
     id: str,
@@ -116,10 +116,10 @@ def perform(  # noqa: PLR0913 - what, on what, and three things that decide
     decide: Callable[[Entry | None, Sight], Decision],
     now: Callable[[], datetime],
 ) -> Found:
-    """Take step after step, until there is nothing left to do here and now.
+    """Take step after step, until nothing is left to do here and now.
 
     Raises:
-        ActuatorError: A step that cannot be taken; those before it stand in the metadata.
+        ActuatorError: A step cannot be taken; those before it are recorded in the metadata.
     """
     for _ in range(_ROUNDS_MAX):
         entry = read_entry(session, domain, id)
@@ -135,7 +135,7 @@ def perform(  # noqa: PLR0913 - what, on what, and three things that decide
         session.go_on()
         _ACTS[decision.act](domain)
         if decision.after is not None:
-            # Suspended is the one step that is measured from here on.
+            # The suspension is measured from the moment when `suspend` has returned.
             is_suspended = decision.after.step is Step.SUSPENDED
             after = replace(decision.after, since=now()) if is_suspended else decision.after
             session.go_on()
@@ -157,30 +157,34 @@ _ACTS: dict[Act, Callable[[Domain], int]] = {
 
 
 def _prepare(session: Session, domain: Domain, entry: Entry) -> None:
-    """Before anything is begun: it must be there afterwards; and records that are long over make room."""
+    """Check that the domain survives a shutdown, and delete the oldest ended records.
+
+    Raises:
+        ActuatorError: It is transient.
+    """
     if entry.way in _NEEDS_PERSISTENCE and not domain.isPersistent():
         msg = f"vm {domain.name()} is a transient domain, which libvirt forgets when it is off: define it"
         raise ActuatorError(msg)
     ended = ended_namespaces(domain.XMLDesc())
     for namespace in ended[: max(len(ended) - ENDED_RECORDS_MAX, 0)]:
-        with contextlib.suppress(session.library.libvirtError):  # it is tidying only
+        with contextlib.suppress(session.library.libvirtError):  # mere tidying
             _set(session, domain, None, namespace)
 
 
 def hand_over(session: Session, domain: Domain) -> str:
-    """What the destination needs to define it: all of its XML, with its secrets."""
+    """Return the domain's complete XML with its secrets, for the destination."""
     library = session.library
     return domain.XMLDesc(library.VIR_DOMAIN_XML_INACTIVE | library.VIR_DOMAIN_XML_SECURE)
 
 
 def receive(session: Session, xml: str) -> None:
-    """Define it here; once more changes nothing."""
+    """Define the domain here; may be repeated."""
     session.go_on()
     session.connect.defineXML(xml)
 
 
 def forget_copy(session: Session, name: str) -> None:
-    """Undefine it where it was.
+    """Undefine the domain at its former place.
 
     Raises:
         ActuatorError: It runs there.
@@ -194,16 +198,16 @@ def forget_copy(session: Session, name: str) -> None:
     library = session.library
     session.go_on()
     try:
-        # Its firmware's variables and its TPM stay where they are: they may lie on storage that both hosts share.
+        # Its firmware variables and its TPM state are kept: they may be on storage that both hosts share.
         domain.undefineFlags(library.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM | library.VIR_DOMAIN_UNDEFINE_KEEP_TPM)
     except library.libvirtError as error:
         if error.get_error_code() != library.VIR_ERR_INVALID_ARG:
             raise
-        domain.undefine()  # a driver that knows of neither
+        domain.undefine()  # a driver that supports neither flag
 
 
 def _downtime_s(session: Session, domain: Domain) -> float | None:
-    """How long the VM stood still at the end of its last migration; None: libvirt does not say."""
+    """Return the downtime at the end of the last migration; None if libvirt does not report it."""
     library = session.library
     try:
         downtime_ms = domain.jobStats(library.VIR_DOMAIN_JOB_STATS_COMPLETED).get("downtime")
@@ -213,7 +217,7 @@ def _downtime_s(session: Session, domain: Domain) -> float | None:
 
 
 def note_downtime(session: Session, domain: Domain, entry: Entry) -> Entry:
-    """Write down how long a migration has kept the VM, if that is known."""
+    """Record the downtime of a migration, if libvirt reports it."""
     measured = replace(entry, paused_s=_downtime_s(session, domain))
     if measured != entry:
         session.go_on()
@@ -222,7 +226,7 @@ def note_downtime(session: Session, domain: Domain, entry: Entry) -> Entry:
 
 
 def migrate(session: Session, name: str, destination: str, data_uri: str) -> None:
-    """Move it while it runs; blocks until it is there. The daemons do it between them, also when nobody waits."""
+    """Migrate the domain live; blocks until it is done. The daemons finish it even if the caller stops waiting."""
     library = session.library
     domain = session.find(name)
     if domain is None:

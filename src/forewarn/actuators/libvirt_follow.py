@@ -1,6 +1,6 @@
-"""What happens on a libvirt: word of what starts, stops, comes and goes; and its inventory kept up to date.
+"""Changes on a libvirt: domains that start, stop, appear and vanish; and an inventory that is kept up to date.
 
-libvirt's events are a hint. What is declared is always read as a whole, and from time to time without any hint.
+libvirt's events are only hints. The declared state is always read as a whole, and periodically without any event.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["Declare", "News", "follow", "keep_declared"]
 _log = structlog.get_logger("forewarn.actuators.libvirt")
 
 Declare: TypeAlias = Callable[[str, HostVmsIn], Awaitable[None]]
-"""Declares what the host of that name runs."""
+"""Callback that declares the VMs of the host with that name."""
 
 RECONNECT_S = 5.0
-"""From the loss of a connection to the next try."""
+"""Pause between the loss of a connection and the next try."""
 
 SETTLE_S = 0.5
-"""From an event to reading what is there: they come in bursts."""
+"""Pause between an event and the next read; events come in bursts."""
 
 AGAIN_S = 60.0
-"""What is there is read and declared after so long, whatever was heard."""
+"""Maximum interval between declarations, whatever events arrive."""
 
 _CHECK_S = 1.0
 _CALL_TIMEOUT = timedelta(seconds=30)
@@ -41,12 +41,12 @@ _CALL_TIMEOUT = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """That a VM runs or does not.
+    """A change of a VM's run state.
 
     Attributes:
         what: libvirt's word: defined, undefined, started, suspended, resumed, stopped, shutdown, pmsuspended, crashed;
-            or present, for what was there when the connection was made.
-        is_running: Whether it runs now, as far as that follows from it.
+            or present, for domains that existed when the connection was made.
+        is_running: True if it runs now, as far as the event shows.
     """
 
     vm: str
@@ -60,14 +60,14 @@ _LEAVES_AS_IT_IS = frozenset({"defined"})
 
 
 async def follow(uri: str, tell: Callable[[News], None], reconnect_s: float = RECONNECT_S) -> None:
-    """Tell what is there, then what changes, until cancelled.
+    """Report the existing domains, then their changes, until cancelled.
 
-    Whenever the connection had to be made anew, everything that is there is told anew; what happened in between is not.
+    After a reconnect, all existing domains are reported again; changes in between are not.
 
     Args:
-        uri: libvirt's.
-        tell: Called in the event loop.
-        reconnect_s: From the loss of a connection to the next try.
+        uri: URI of the libvirt.
+        tell: Callback for each report, called in the event loop.
+        reconnect_s: Pause between the loss of a connection and the next try.
 
     Raises:
         ConfigError: libvirt's library for Python is missing.
@@ -93,21 +93,21 @@ async def keep_declared(  # noqa: PLR0913 - three of them are pauses
     again_s: float = AGAIN_S,
     retry_s: float = RECONNECT_S,
 ) -> None:
-    """Declare what a libvirt runs whenever that changes, until cancelled.
+    """Declare the VMs of a libvirt whenever they change, until cancelled.
 
-    What cannot be read or is refused is tried again; what was declared before stands until then.
+    A read or a declaration that fails is retried; the last declared state remains until then.
 
     Args:
-        uri: libvirt's.
-        declare: Called with everything that is there, also when nothing has changed.
-        host_name: What the host is called; empty: as it calls itself.
-        settle_s: From an event to reading.
-        again_s: Longest pause between two declarations.
-        retry_s: From a failure to the next try.
+        uri: URI of the libvirt.
+        declare: Callback that gets all VMs, also if nothing has changed.
+        host_name: Name of the host; empty for the name that libvirt reports.
+        settle_s: Pause between an event and the next read.
+        again_s: Maximum pause between two declarations.
+        retry_s: Pause between a failure and the next try.
 
     Raises:
         ConfigError: libvirt's library for Python is missing.
-        Unauthorized: The service does not take what is declared from us; trying again would not help.
+        Unauthorized: The service refuses the declaration; a retry would not help.
     """
     has_news = asyncio.Event()
     hearing = asyncio.ensure_future(follow(uri, lambda _news: has_news.set(), retry_s))
@@ -133,7 +133,7 @@ async def keep_declared(  # noqa: PLR0913 - three of them are pauses
 
 
 async def _follow_once(line: Line, tell: Callable[[News], None]) -> None:
-    """Until the connection is another."""
+    """Report events until the connection changes."""
     events: asyncio.Queue[News] = asyncio.Queue()
     watch = _Watch(events)
     try:
@@ -150,7 +150,7 @@ async def _follow_once(line: Line, tell: Callable[[News], None]) -> None:
 
 
 class _Watch:
-    """The registration of one connection. What it hears waits until it has been told what was there before."""
+    """The event registration of one connection. Its events are queued until the existing domains are reported."""
 
     def __init__(self, events: asyncio.Queue[News]) -> None:
         self._events = events
@@ -159,7 +159,7 @@ class _Watch:
         self._number = -1
 
     def begin(self, session: Session) -> list[News]:
-        """Register, and hand back what is there."""
+        """Register for events, and return the existing domains."""
         library, self._connect = session.library, session.connect
         kind = library.VIR_DOMAIN_EVENT_ID_LIFECYCLE
         self._number = session.connect.domainEventRegisterAny(None, kind, self._hear, None)
@@ -168,16 +168,16 @@ class _Watch:
         return [News(vm=d.name(), what="present", is_running=d.state()[0] == running) for d in domains]
 
     def is_same(self, session: Session) -> bool:
-        """Whether the connection is still the one that was registered."""
+        """Return True if the connection is still the registered one."""
         return session.connect is self._connect
 
     def end(self, session: Session) -> None:
-        """Hear no more."""
+        """End the registration."""
         if self.is_same(session):
             session.connect.domainEventDeregisterAny(self._number)
 
     def _hear(self, _connect: Connect, domain: Domain, event: int, _detail: int, _opaque: None) -> None:
-        """On the thread of libvirt's events."""
+        """Queue an event; runs on the thread of libvirt's events."""
         what = _EVENTS[event] if event < len(_EVENTS) else f"event {event}"
         is_running = what in _RUNS_AFTER or (what in _LEAVES_AS_IT_IS and domain.isActive() == 1)
         with contextlib.suppress(RuntimeError):  # the loop is closed

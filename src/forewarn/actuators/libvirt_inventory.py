@@ -1,6 +1,6 @@
-"""What a libvirt runs, as an inventory.
+"""The domains of a libvirt as an inventory.
 
-What libvirt does not know of a VM may stand in its metadata:
+A VM's metadata may hold what libvirt does not know:
 
 .. code-block:: xml
 
@@ -29,37 +29,37 @@ __all__ = ["NAMESPACE", "read_host", "read_inventory"]
 M = TypeVar("M", bound=BaseModel)
 
 NAMESPACE = "urn:forewarn:vm"
-"""Of the element that says what libvirt does not know."""
+"""Namespace of the metadata element with what libvirt does not know."""
 
 _ATTRIBUTES = frozenset({"scope", "kind", "fault_domain", "update_domain", "size", "priority", "zone", "location"})
 _KIB_PER_MIB = 1024
 
 
 def read_inventory(uri: str, host_name: str = "") -> Inventory:
-    """Every domain of a libvirt, running or not, as a VM of one host. Blocks.
+    """Return every domain of a libvirt, running or not, as a VM of one host. Blocks.
 
     Args:
-        uri: libvirt's, for example ``qemu:///system``.
-        host_name: What the host is called; empty: as it calls itself.
+        uri: URI of the libvirt, for example ``qemu:///system``.
+        host_name: Name of the host; empty for the name that libvirt reports.
 
     Raises:
         ActuatorError: libvirt cannot be reached.
-        InvalidRequest: A domain cannot be declared as it is; the message says which.
+        InvalidRequest: A domain cannot be declared as it is; the message names it.
     """
     name, said = read_host(uri, host_name)
     return to_inventory(InventoryIn(hosts=[HostIn(name=name)], scopes=said.scopes, vms=said.vms))
 
 
 def read_host(uri: str, host_name: str = "") -> tuple[str, HostVmsIn]:
-    """The name of the host, and every domain of its libvirt with what libvirt knows of it. Blocks.
+    """Return the name of the host, and every domain of its libvirt with its known properties. Blocks.
 
     Args:
-        uri: libvirt's, for example ``qemu:///system``.
-        host_name: What the host is called; empty: as it calls itself.
+        uri: URI of the libvirt, for example ``qemu:///system``.
+        host_name: Name of the host; empty for the name that libvirt reports.
 
     Raises:
         ActuatorError: libvirt cannot be reached.
-        InvalidRequest: A domain cannot be declared as it is; the message says which.
+        InvalidRequest: A domain cannot be declared as it is; the message names it.
     """
     library = load_libvirt()
     connect = open_connection(uri)
@@ -84,15 +84,15 @@ def read_host(uri: str, host_name: str = "") -> tuple[str, HostVmsIn]:
 
 
 def _flags(library: Any, domain: Domain) -> int:  # noqa: ANN401 - libvirt's module
-    """What will be there the next time it starts, where that is kept: a running VM may still have been edited."""
+    """Return the flags to read the persistent definition, if there is one: a running VM may have been edited since."""
     return int(library.VIR_DOMAIN_XML_INACTIVE) if domain.isPersistent() else 0
 
 
 def _declared(vm: str, xml: str, host: str, scopes: dict[str, ScopeIn]) -> VmIn:
-    """One VM; its scope is added to `scopes`.
+    """Return the declaration of one VM; its scope is added to `scopes`.
 
     Raises:
-        InvalidRequest: What stands there cannot be declared, or two VMs disagree about their scope.
+        InvalidRequest: The metadata is invalid, or two VMs disagree about their scope.
     """
     root = ET.fromstring(xml)  # noqa: S314 - written by libvirt
     said = root.find(f"./metadata/{{{NAMESPACE}}}vm")
@@ -134,7 +134,7 @@ def _text(element: ET.Element | None) -> str:
 
 
 def _size(root: ET.Element) -> str:
-    """As ``2 vCPU, 4096 MiB``: libvirt has no names for sizes."""
+    """Return ``2 vCPU, 4096 MiB``; libvirt has no names for sizes."""
     vcpus = _text(root.find("./vcpu"))
     memory_kib = _text(root.find("./memory"))
     return f"{vcpus} vCPU, {int(memory_kib) // _KIB_PER_MIB} MiB" if vcpus and memory_kib.isdecimal() else ""

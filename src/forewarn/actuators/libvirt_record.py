@@ -1,7 +1,7 @@
-"""What was begun on a VM, kept on the VM itself: an element of its libvirt metadata.
+"""The record of a maintenance on a VM: an element of the VM's libvirt metadata.
 
-Each maintenance has a namespace, and so an element, of its own: no two of them can overwrite each other's, and whoever
-connects to that libvirt, on whatever machine, reads the same. The element goes along when the VM is moved.
+Each maintenance has its own namespace, and so its own element: no two of them can overwrite each other, and every
+process that connects to that libvirt, on any machine, reads the same. The element moves with the VM.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from forewarn.errors import ActuatorError
 __all__ = ["NAMESPACE", "Entry", "Step", "Way", "decode_entry", "encode_entry", "ended_namespaces", "namespace_of"]
 
 NAMESPACE = "urn:forewarn:maintenance:"
-"""Begins the namespace of each maintenance; its id follows."""
+"""Prefix of the namespace of each maintenance; its id follows."""
 
 
 class Way(StrEnum):
-    """What is done to a VM."""
+    """Method by which a maintenance is carried out on a VM."""
 
     SUSPEND = "suspend"
-    """Suspended, and resumed when the announced seconds are over."""
+    """Suspend it, and resume it after the announced seconds."""
     MIGRATE = "migrate"
-    """Moved while it runs."""
+    """Migrate it live."""
     CYCLE = "cycle"
-    """Shut down, and started again."""
+    """Shut it down, and start it again."""
     MOVE = "move"
-    """Shut down, defined on the destination, started there."""
+    """Shut it down, define it on the destination, and start it there."""
     STOP = "stop"
-    """Shut down for good."""
+    """Shut it down for good."""
 
 
 class Step(StrEnum):
-    """How far it is. Each is on the VM before what it names is done."""
+    """Progress of a VM. Each step is recorded on the VM before its action is taken."""
 
     SUSPENDING = "suspending"
     SUSPENDED = "suspended"
@@ -53,19 +53,19 @@ class Step(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is done."""
+        """True if nothing more is done."""
         return self in {Step.DONE, Step.ABORTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What was begun on one VM under the id of a maintenance.
+    """Record of a maintenance on one VM.
 
     Attributes:
-        since: When it was begun; while suspended: since when it is.
-        instance: libvirt's number of the running VM when it was begun, another after each start; -1: it was off.
-        paused_s: How long the VM was away, once that is known.
-        tries: Migrations that were begun.
+        since: Time at which it was begun; once suspended, the time of the suspension.
+        instance: libvirt's number of the running VM at the beginning, which changes at each start; -1 if it was off.
+        paused_s: Time for which the VM was away; None if not known yet.
+        tries: Number of migrations begun.
     """
 
     id: str
@@ -78,12 +78,12 @@ class Entry:
 
 
 def namespace_of(id: str) -> str:
-    """The namespace of the element of that maintenance."""
+    """Return the namespace of that maintenance's element."""
     return f"{NAMESPACE}{id}"
 
 
 def encode_entry(entry: Entry) -> str:
-    """The element, without its namespace: libvirt adds that."""
+    """Encode the element without its namespace, which libvirt adds."""
     attributes = {
         "id": entry.id,
         "way": entry.way.value,
@@ -98,13 +98,13 @@ def encode_entry(entry: Entry) -> str:
 
 
 def decode_entry(text: str) -> Entry:
-    """Read an element.
+    """Decode an element.
 
     Raises:
-        ActuatorError: Somebody has changed it.
+        ActuatorError: It is invalid: something else has changed it.
     """
     try:
-        element = ET.fromstring(text)  # noqa: S314 - libvirt has parsed it before, with what it forbids
+        element = ET.fromstring(text)  # noqa: S314 - libvirt has parsed it before, with its own limits
         paused_s = element.get("paused_s")
         since = datetime.fromisoformat(element.attrib["since"]).astimezone(UTC)
         entry = Entry(
@@ -126,7 +126,7 @@ def decode_entry(text: str) -> Entry:
 
 
 def ended_namespaces(domain_xml: str) -> list[str]:
-    """Namespaces of the records of a domain that say that nothing more is done; the oldest first."""
+    """Return the namespaces of a domain's records that are over; the oldest first."""
     found: list[tuple[str, str]] = []
     for element in ET.fromstring(domain_xml).iterfind("./metadata/*"):  # noqa: S314 - as in `decode_entry`
         namespace, _, name = element.tag.removeprefix("{").partition("}")

@@ -1,7 +1,7 @@
-"""What to do next to a VM: a pure function of what was begun, what can be seen and what time it is.
+"""The next step for a VM: a pure function of its record, its observed state and the time.
 
-Whoever carries it out writes `before` onto the VM, does `act`, writes `after`, looks again and asks again. So whatever
-stops in between goes on at the same place, and what has happened already is not done again.
+The caller writes `before` onto the VM, does `act`, writes `after`, observes again and asks again. So an interruption at
+any point resumes at the same place, and no act is repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Act", "Decision", "Power", "Sight", "Terms", "decide", "decide_abort
 
 
 class Power(StrEnum):
-    """Whether a VM runs."""
+    """Run state of a VM."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -27,12 +27,12 @@ class Power(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What libvirt shows of a VM.
+    """State of a VM as libvirt shows it.
 
     Attributes:
-        instance: libvirt's number of the running VM; -1: it is off.
-        is_moved: It is at the destination, and no longer at home.
-        has_job: libvirt is busy with it, for example migrating it.
+        instance: libvirt's number of the running VM; -1 if it is off.
+        is_moved: True if it is at the destination, and no longer at home.
+        has_job: True if libvirt is busy with it, for example migrating it.
     """
 
     power: Power
@@ -42,11 +42,11 @@ class Sight:
 
 
 class Act(StrEnum):
-    """What is to be done now."""
+    """Act to be done now."""
 
     WAIT = "wait"
     NOTHING = "nothing"
-    """Never again: it is over."""
+    """The maintenance of this VM is over."""
     SUSPEND = "suspend"
     RESUME = "resume"
     SHUT_DOWN = "shut down"
@@ -60,12 +60,12 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do, between what two notes.
+    """An act, and the records to write before and after it.
 
     Attributes:
-        before: To be written first; None: what stands there stays.
-        after: To be written when it is done.
-        until: When to look again, where there is nothing to do but wait.
+        before: Record to write first; None to keep the current one.
+        after: Record to write once the act is done.
+        until: Time of the next check, if there is nothing to do but wait.
     """
 
     act: Act
@@ -76,14 +76,14 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How long things take at most, or at least.
+    """Durations and time limits.
 
     Attributes:
-        freeze: How long a VM is suspended; 0: not at all.
-        shutdown_timeout: For a guest that was asked to shut down; then its power is cut.
-        migration_timeout: For a migration; then it is given up.
-        migrations_max: Migrations that are begun until one succeeds.
-        look_every: From one look to the next while waiting.
+        freeze: Time for which a VM is suspended; 0 for not at all.
+        shutdown_timeout: Time limit for a guest's shutdown; then its power is cut.
+        migration_timeout: Time limit for a migration; then it is aborted.
+        migrations_max: Maximum number of migrations tried.
+        look_every: Interval between checks while waiting.
     """
 
     freeze: timedelta = timedelta(seconds=5)
@@ -94,7 +94,7 @@ class Terms:
 
 
 def way_of(impact: EventType, *, has_destination: bool) -> Way:
-    """What is done to a VM for an impact."""
+    """Return the method for an impact."""
     return _WAYS[impact][has_destination]
 
 
@@ -107,18 +107,18 @@ _WAYS = {
 }
 
 
-def decide(  # noqa: PLR0913 - all that it depends on
+def decide(  # noqa: PLR0913 - all inputs of the decision
     id: str, way: Way, entry: Entry | None, sight: Sight, now: datetime, terms: Terms
 ) -> Decision:
-    """What to do next.
+    """Return the next step.
 
     Args:
-        id: Of the maintenance.
-        way: What is done to the VM, if nothing was begun.
-        entry: What was begun; None: nothing was.
-        sight: What the VM looks like now.
-        now: The time.
-        terms: How long things take.
+        id: Id of the maintenance.
+        way: Method for the VM, if nothing was begun.
+        entry: Record of what was begun; None if nothing was.
+        sight: Observed state of the VM.
+        now: Current time.
+        terms: Durations and time limits.
     """
     if entry is None:
         entry = Entry(id=id, way=way, step=Step.INTERRUPTED, since=now, instance=sight.instance)
@@ -129,7 +129,7 @@ def decide(  # noqa: PLR0913 - all that it depends on
 
 
 def _begin(entry: Entry, sight: Sight, terms: Terms) -> Decision:
-    """The first step, which also says that it was begun."""
+    """Return the first step, whose record marks the maintenance as begun."""
     is_off = sight.power is Power.OFF
     is_spared = {
         Way.SUSPEND: sight.power is not Power.RUNNING or not terms.freeze,
@@ -153,7 +153,7 @@ def _begin(entry: Entry, sight: Sight, terms: Terms) -> Decision:
 
 
 def _ask(entry: Entry) -> Decision:
-    """Ask the guest to shut down."""
+    """Return the step that asks the guest to shut down."""
     entry = replace(entry, step=Step.ASKING)
     return Decision(act=Act.SHUT_DOWN, before=entry, after=replace(entry, step=Step.STOPPING))
 
@@ -169,10 +169,11 @@ def _next_of_suspended(entry: Entry, sight: Sight, now: datetime, terms: Terms) 
         case Step.SUSPENDING if sight.power is Power.RUNNING and is_same:
             return Decision(act=Act.SUSPEND, after=replace(entry, step=Step.SUSPENDED))
         case _ if sight.power is not Power.PAUSED or not is_same:
-            # Somebody else has resumed or stopped it, nobody knows when; we, if it was us.
+            # If it was not our resume, something else resumed or stopped it at an unknown time.
             is_known = entry.step is Step.RESUMING
             return _done(entry, took_s if is_known else min(took_s, terms.freeze.total_seconds()))
         case Step.SUSPENDING:
+            # The VM was suspended, but that was not recorded; the freeze counts from the recorded beginning.
             return Decision(act=Act.WAIT, before=replace(entry, step=Step.SUSPENDED), until=entry.since + terms.freeze)
         case Step.SUSPENDED if now < entry.since + terms.freeze:
             return Decision(act=Act.WAIT, until=entry.since + terms.freeze)
@@ -195,7 +196,7 @@ def _next_of_migrated(entry: Entry, sight: Sight, now: datetime, terms: Terms) -
 
 
 def _next_of_stopped(entry: Entry, sight: Sight, now: datetime, terms: Terms) -> Decision:
-    """Of all that are shut down first."""
+    """Return the next step of the methods that begin with a shutdown."""
     took_s = (now - entry.since).total_seconds()
     if sight.power is Power.OFF:
         return _next_of_off(entry, sight)
@@ -203,7 +204,7 @@ def _next_of_stopped(entry: Entry, sight: Sight, now: datetime, terms: Terms) ->
     if is_new and (entry.way is Way.CYCLE or sight.is_moved):
         return _done(entry, took_s)
     if is_new and entry.way is Way.MOVE:
-        return _ask(replace(entry, since=now, instance=sight.instance))  # somebody has started it at home again
+        return _ask(replace(entry, since=now, instance=sight.instance))  # it was started at home again
     if is_new or now >= entry.since + terms.shutdown_timeout:
         return Decision(act=Act.DESTROY)
     if entry.step is Step.ASKING:
@@ -229,9 +230,9 @@ _NEXT: dict[Way, Callable[[Entry, Sight, datetime, Terms], Decision]] = {
 
 
 def decide_abort(entry: Entry | None, sight: Sight) -> Decision:
-    """How to take back what was begun, as far as that is possible: a VM that would stay away comes back.
+    """Return the step that reverts what was begun, as far as possible: a VM that would stay away comes back.
 
-    A guest that was asked to shut down cannot be told otherwise.
+    A shutdown request to a guest cannot be revoked.
     """
     if entry is None or entry.step.is_over:
         return Decision(act=Act.NOTHING)

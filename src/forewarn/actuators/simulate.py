@@ -1,6 +1,6 @@
-"""An actuator that does nothing but take its time.
+"""Actuator that only lets time pass.
 
-Where a maintenance stands follows from when it started, so a repeated call cannot do anything twice.
+The progress of a maintenance follows from its start time, so a repeated call cannot do anything twice.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Simulate:
     """Impact and completion after fixed times.
 
     Args:
-        impact_after: From start to impact; the reference timeline has 7 s (R98).
-        complete_after: From start to completion, 10 min there; None leaves it to ``forewarn maintenance complete``.
+        impact_after: Time from start to impact; 7 s in the reference timeline (R98).
+        complete_after: Time from start to completion, 10 min there; None to wait for ``forewarn maintenance complete``.
     """
 
     is_observable = True
@@ -33,27 +33,27 @@ class Simulate:
         self._complete_after = complete_after
 
     def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
-        """Say how long it would take."""
+        """Return how long it would take."""
         after = self._complete_after
         end = "an operator says that it is complete" if after is None else f"{format_span(after)} have passed"
         return (f"nothing happens to {', '.join(maintenance.vms)} until {end}",)
 
     async def check(self) -> None:
-        """It always can."""
+        """Do nothing: it can always run."""
 
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
-        """Tell how far it would be by now."""
+        """Return the simulated progress."""
         return self._progress(maintenance, now)
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
-        """Tell how far it would be by now: it has begun with the start."""
+        """Return the simulated progress; it begins with the start of the maintenance."""
         return self._progress(maintenance, now)
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:
-        """There is nothing to stop."""
+        """Do nothing: there is nothing to stop."""
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is nothing to release."""
 
     def _progress(self, maintenance: Maintenance, now: datetime) -> Progress:
         started_at = maintenance.started_at or now

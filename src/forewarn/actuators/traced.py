@@ -1,7 +1,7 @@
-"""An actuator whose calls are told in the traces of its maintenances.
+"""Actuator wrapper that records calls in the traces of their maintenances.
 
-What is begun is told, and what says something new: that a maintenance goes on, as it did a second ago, is not, or one
-that takes a day would have a hundred thousand spans.
+The beginning and every new result are recorded; unchanged progress is not, or a maintenance of one day would have a
+hundred thousand spans.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Traced"]
 
 
 class Traced:
-    """An actuator, traced.
+    """An actuator whose calls are traced.
 
     Args:
-        actuator: The one that acts.
-        tracing: What is told of it.
-        clock: The service's.
+        actuator: Actuator to wrap.
+        tracing: Recorder of the spans.
+        clock: Clock of the service.
     """
 
     def __init__(self, actuator: Actuator, tracing: Tracing, clock: Clock) -> None:
@@ -37,7 +37,7 @@ class Traced:
 
     @property
     def is_observable(self) -> bool:
-        """As the other says."""
+        """True if the wrapped actuator is observable."""
         return self._actuator.is_observable
 
     def plan(self, maintenance: Maintenance) -> tuple[str, ...]:

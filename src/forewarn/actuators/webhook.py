@@ -1,14 +1,14 @@
-"""An actuator that asks a service of the operator's, over HTTP.
+"""Actuator that calls a service of the operator over HTTP.
 
 ==============  ====================================================================
 begin           ``POST URL`` with the maintenance as JSON, ``Idempotency-Key: ID``
-how far is it   ``GET URL/ID``; 404: nothing was begun under that id
+observe         ``GET URL/ID``; 404: nothing was begun under that id
 stop            ``DELETE URL/ID``; 404: there is nothing to stop
 ==============  ====================================================================
 
-Each request bears ``Forewarn-Signature: t=SECONDS,v1=HEX``: the HMAC-SHA256, under the shared secret, of the seconds, a
-dot, and the body; where there is no body, of the method, a space and the target, so that a signed look cannot be made a
-signed stop.
+Each request carries ``Forewarn-Signature: t=SECONDS,v1=HEX``: the HMAC-SHA256, under the shared secret, of the seconds,
+a dot, and the body; without a body, of the method, a space and the target, so that a signed GET cannot be replayed as a
+DELETE.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from forewarn.net.unanswered import UNANSWERED, why
 __all__ = ["SIGNATURE", "Webhook", "sign"]
 
 SIGNATURE = "Forewarn-Signature"
-"""The header that says who sent it, and when."""
+"""Header that authenticates the sender and the time of a request."""
 
 _CHECK_ID = "forewarn-check"
 _SPAN_MAX_S = 86_400.0
@@ -48,7 +48,7 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Answer(BaseModel):
-    """What the operator's service says of a maintenance; what else it says is its own affair."""
+    """Answer of the operator's service about a maintenance; other members are ignored."""
 
     model_config = ConfigDict(strict=True)
 
@@ -66,23 +66,23 @@ class _Reply:
 
 
 class Webhook:
-    """Has maintenances carried out by a service behind a URL.
+    """Delegates maintenances to a service behind a URL.
 
     Args:
         url: ``https://…``, or ``http://…``; a query is kept.
-        secret: Shared with that service; both sign and check with it.
-        deadline: For a whole call, from the connection to the last byte of the answer.
-        answer_size_bytes_max: Largest answer.
-        look_every: From one look to the next, where the service names no span.
-        clock: What the signatures' seconds are taken from; None for the machine's, which is the receiver's too.
+        secret: Secret shared with that service, for signing and verification.
+        deadline: Time limit for a whole call, from the connection to the last byte of the answer.
+        answer_size_bytes_max: Maximum size of an answer.
+        look_every: Interval between observations, unless the service names one.
+        clock: Clock for the signatures' seconds; None for the machine's, which is the receiver's too.
 
     Raises:
-        ConfigError: The URL is none, or the secret is empty.
+        ConfigError: The URL is invalid, or the secret is empty.
     """
 
     is_observable = True
 
-    def __init__(  # noqa: PLR0913 - two that say where, four with a default
+    def __init__(  # noqa: PLR0913 - two required, four with a default
         self,
         url: str,
         secret: str,
@@ -105,33 +105,33 @@ class Webhook:
 
     @property
     def _label(self) -> str:
-        """The other side's name in messages: without a password, a path or a query."""
+        """Name of the other side in messages: without a password, a path or a query."""
         return f"the webhook at {self._url.host}"
 
     def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
-        """Say what would be sent where."""
+        """Return the request that would be sent."""
         where = self._url.copy_with(userinfo=b"", query=None)
         return (f"POST maintenance {maintenance.id} of {', '.join(maintenance.vms)} to {where}",)
 
     async def check(self) -> None:
-        """Ask about a maintenance that there never was: the answer is expected to be 404, or to be understood."""
+        """Ask about a maintenance that does not exist: the answer must be 404 or a valid document."""
         reply = await self._call("GET", self._target(_CHECK_ID))
         if reply.status != HTTPStatus.NOT_FOUND:
             self._answer(reply)
 
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
-        """POST it; the service behind the URL knows by the key what it was told before."""
+        """POST the maintenance; the service recognises a repeated request by its key."""
         headers = {"Idempotency-Key": quote(maintenance.id, safe=""), "Content-Type": "application/json"}
         reply = await self._call("POST", self._url, encode(maintenance), headers)
         return self._progress(reply, now)
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:
-        """GET it; 404: nothing was begun."""
+        """GET the progress; None for 404: nothing was begun."""
         reply = await self._call("GET", self._target(maintenance.id))
         return None if reply.status == HTTPStatus.NOT_FOUND else self._progress(reply, now)
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:  # noqa: ARG002 - the contract's
-        """DELETE it."""
+        """DELETE the maintenance."""
         reply = await self._call("DELETE", self._target(maintenance.id))
         if reply.status not in _IS_GONE:
             msg = f"{self._label} answered {reply.status} to DELETE; expected 200, 202, 204 or 404"
@@ -150,10 +150,10 @@ class Webhook:
     async def _call(
         self, method: str, url: httpx.URL, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> _Reply:
-        """One request, its answer read up to the limit.
+        """Send one request, and read its answer up to the limit.
 
         Raises:
-            ActuatorError: There is no whole answer in time, or it is too large.
+            ActuatorError: No complete answer in time, or it is too large.
         """
         signed = body or f"{method} {url.raw_path.decode('ascii')}".encode()
         stamp = sign(self._secret, signed, math.floor(self._clock.now().timestamp()))
@@ -170,7 +170,8 @@ class Webhook:
 
     async def _exchange(self, method: str, url: httpx.URL, body: bytes, headers: dict[str, str]) -> _Reply:
         if self._client is None:
-            # The deadline of the whole call comes before any of its parts'. What is not compressed cannot grow.
+            # The deadline of the whole call comes before this time-out. An uncompressed answer cannot expand beyond the
+            # size limit.
             self._client = httpx.AsyncClient(
                 trust_env=False,
                 follow_redirects=False,
@@ -187,11 +188,11 @@ class Webhook:
         return _Reply(response.status_code, bytes(received))
 
     def _progress(self, reply: _Reply, now: datetime) -> Progress:
-        """What the answer means.
+        """Return the progress in an answer.
 
         Raises:
-            ActuationFailed: It says that it failed.
-            ActuatorError: It cannot tell, or does not say anything that can be understood.
+            ActuationFailed: The service reports a failure.
+            ActuatorError: The service does not know, or the answer is invalid.
         """
         if reply.status == HTTPStatus.ACCEPTED:
             return Progress(check_at=now + self._look_every)
@@ -230,10 +231,10 @@ def _trace() -> dict[str, str]:
 
 
 def sign(secret: bytes, signed: bytes, at_s: int) -> str:
-    """The value of `SIGNATURE`.
+    """Return the value of the `SIGNATURE` header.
 
     Args:
-        secret: Shared with the receiver.
+        secret: Secret shared with the receiver.
         signed: The body; without one, method, space and target.
         at_s: Seconds since 1970, UTC.
     """

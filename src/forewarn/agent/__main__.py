@@ -1,6 +1,6 @@
 """`python -m forewarn.agent [--config FILE] [--dry-run]`: the agent without the libraries of the command line.
 
-`forewarn agent run` becomes this, so that an agent that has nothing to do holds as little memory as it can.
+`forewarn agent run` replaces its process with this one, so that an idle agent uses as little memory as possible.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from forewarn.agent.run import run_agent
 
 
 def main() -> int:
-    """Run the agent of this process's command line."""
+    """Run the agent with the options on the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m forewarn.agent", description="Run the agent; see `forewarn agent`."
     )

@@ -1,7 +1,7 @@
-"""The agent: sees, judges, saves what it has decided, and only then acts.
+"""The agent: observe, judge, save the decisions, and only then act.
 
-It goes round in one loop: something was seen, a step ended, a peer spoke, or time passed; then every event is judged
-anew. So a crash at any moment loses nothing that was begun.
+It runs one loop: after an observation, the end of a step, a peer's report or a timeout, every event is judged again.
+So a crash at any moment loses nothing that was begun.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ __all__ = ["Agent", "Reports"]
 _log = logging.getLogger("forewarn.agent")
 
 _LOOK_AGAIN_MAX_S = 1.0
-"""Longest sleep while something depends on the time: the clock may be set meanwhile."""
+"""Maximum sleep while a decision depends on the time, because the clock may be set meanwhile."""
 
 _ROUNDS_MAX = 16
-"""Most actions about one event in a row without anything happening in between."""
+"""Maximum number of consecutive actions on one event in one round of judging."""
 
 _NAME_RETRY_S = 5.0
 _NAME_RETRY_LATER_S = 60.0
@@ -62,32 +62,32 @@ _OUTPUT_KEPT = 4096
 
 
 class Reports(Protocol):
-    """What peers have said."""
+    """Source of the peers' reports."""
 
     def of(self, event_id: str) -> Mapping[str, Report]:
-        """Each peer's last word about that event, by the peer's name."""
+        """Return the latest report of each peer about that event, by the peer's name."""
         ...
 
 
 class Agent:
-    """Watches one endpoint for one VM.
+    """Agent that watches one endpoint for one VM.
 
     Args:
-        configuration: What to do.
-        client: Asks the endpoint; not closed by the agent.
-        clock: This machine's clock; the endpoint's is derived from it and from its answers.
-        steps: Carries out hooks and handlers.
-        memory: Keeps the state.
-        fallback_name: This VM's name when neither the configuration nor the endpoint says it.
-        reports: What peers have said; None without peers.
+        configuration: Configuration in effect at the start.
+        client: Client for the endpoint; not closed by the agent.
+        clock: This machine's clock; the endpoint's time is derived from it and from the endpoint's answers.
+        steps: Runner of hooks and handlers.
+        memory: Storage of the state.
+        fallback_name: This VM's name if neither the configuration nor the endpoint gives it.
+        reports: Reports of the peers; None without peers.
 
     Attributes:
-        metrics: What it counts.
-        listeners: Called, on its event loop, whenever something may have changed.
-        last_error: Why the endpoint did not answer; empty when it did.
-        last_answer_at: When the endpoint answered last, on this machine's clock; None while it never did.
-        config_error: Why the configuration that was read last was not taken; empty when it was.
-        waiting_keys: What differs in it, but waits for a restart.
+        metrics: Counters of this agent.
+        listeners: Callbacks, called on the event loop whenever something may have changed.
+        last_error: Reason for the latest failed poll; empty if the latest poll succeeded.
+        last_answer_at: Time of the endpoint's latest answer, on this machine's clock; None before the first.
+        config_error: Reason why the latest reload was rejected; empty if it was accepted.
+        waiting_keys: Changed settings that take effect only after a restart.
     """
 
     def __init__(  # noqa: PLR0913 - its ports
@@ -128,26 +128,26 @@ class Agent:
         self._group: asyncio.TaskGroup | None = None
         self._is_ending = False
 
-    # What it knows
+    # State
 
     @property
     def vm(self) -> str:
-        """This VM's name; empty while nobody knows it."""
+        """This VM's name; empty until it is known."""
         return self._book.vm
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """Events about which something is left to do."""
+        """Events on which work is left."""
         return self._book.records
 
     @property
     def finished(self) -> tuple[Finished, ...]:
-        """The last of those about which nothing is, oldest first."""
+        """The latest events on which no work is left, oldest first."""
         return self._book.finished
 
     @property
     def is_ready(self) -> bool:
-        """Whether the endpoint has answered lately."""
+        """True if the endpoint has answered recently."""
         if self._answered_s is None:
             return False
         patience_s = (self.configuration.wait + 3 * self.configuration.poll_interval).total_seconds() + _PATIENCE_S
@@ -155,19 +155,19 @@ class Agent:
 
     @property
     def is_drained(self) -> bool:
-        """Whether this VM should get no work."""
+        """True if this VM should get no work."""
         return any(record.rule.drains for record in self.records)
 
     def why(self, event_id: str) -> str:
-        """What is waited for, in words."""
+        """Return the reason why the event is waiting, in words."""
         return self._whys.get(event_key(event_id), "")
 
     def now(self) -> datetime:
-        """The endpoint's time, as well as it is known."""
+        """Return the best estimate of the endpoint's time."""
         return self._clock.now() + self._skew
 
     def standings(self) -> dict[str, PeerState]:
-        """What this VM tells its peers: of each event that names it and others, and has not started."""
+        """Return the state reported to peers, by event: events not yet started that name this VM and others."""
         return {
             record.event.key: standing(record)
             for record in self.records
@@ -180,16 +180,16 @@ class Agent:
     def _choose(self, event: Event, now: datetime) -> Rule:
         return first_match(self._rules, event, self.vm, to_local(now, self._zone))
 
-    # What operators say
+    # Commands of operators
 
     def approve_by_hand(self, event_id: str | None) -> list[str]:
-        """Approve an event as an operator, or all that are not approved yet.
+        """Approve one event as an operator, or all that are not approved yet.
 
         Returns:
-            The ids of the events.
+            Ids of the approved events.
 
         Raises:
-            NotFound: There is no such event, or none at all.
+            NotFound: There is no such event, or none waits for approval.
         """
         ids = [
             record.event.id
@@ -205,13 +205,13 @@ class Agent:
         return ids
 
     def recover_again(self, event_id: str | None) -> list[str]:
-        """Run the recovery again where it failed.
+        """Run failed recoveries again.
 
         Returns:
-            The ids of the events.
+            Ids of the events.
 
         Raises:
-            NotFound: There is none.
+            NotFound: There is no such event, or no recovery has failed.
         """
         ids = self._run_again(record for record in self._meant(event_id) if record.gone_at is not None)
         if not ids:
@@ -220,14 +220,14 @@ class Agent:
         return ids
 
     def retry(self, event_id: str | None) -> list[str]:
-        """Run the failed steps of an event again, or those of all events, as far as there is still a use in it.
+        """Run the failed steps of one event, or of all, again where that still makes sense.
 
         Steps before the approval can be retried until NotBefore is near, `prepare` and `started` while the event is
         Started, and then the recovery. If the rule of the same name has other hooks by now, those are run; see
         `Record.is_mended_by`.
 
         Returns:
-            The ids of the events.
+            Ids of the events.
 
         Raises:
             NotFound: There is no such event, or none of its steps has failed and can be retried.
@@ -245,11 +245,11 @@ class Agent:
         raise NotFound(msg)
 
     def _meant(self, event_id: str | None) -> list[Record]:
-        """The event of that id, in any case; all without one."""
+        """Return the event with that id, ignoring case; all events if the id is None."""
         return [record for record in self.records if event_id is None or record.event.key == event_key(event_id)]
 
     def _run_again(self, records: Iterable[Record]) -> list[str]:
-        """Run what has failed again, where there is a use in it; hands back the ids of the events of which it is."""
+        """Schedule failed steps to run again where that still makes sense, and return the ids of their events."""
         ids = []
         for record in records:
             steps = retryable(record, self.now(), self.configuration.margin)
@@ -264,9 +264,9 @@ class Agent:
         return ids
 
     def reconfigure(self, read: Configuration) -> None:
-        """Go by a configuration that was read again.
+        """Apply a reloaded configuration.
 
-        Announced events about which nothing was done yet are matched anew. All others keep the rule that they have.
+        Announced events on which no work has begun are matched again. All others keep their rule.
         """
         self.configuration, self.waiting_keys = merge(self.configuration, read)
         self._rules = self.configuration.rules
@@ -282,19 +282,19 @@ class Agent:
         self.wake()
 
     def keep_configuration(self, error: ConfigError) -> None:
-        """Take note that the configuration could not be read again, and go on with the one that is in effect."""
+        """Record that the reload failed, and keep the configuration in effect."""
         self.config_error = error.message
         self.metrics.reloaded(is_taken=False)
         _log.error("the configuration was not taken, and the one before stays in effect: %s", error.message)
 
     def wake(self) -> None:
-        """Judge anew, soon."""
+        """Request a new round of judging."""
         self._wake.set()
 
-    # Its life
+    # Life cycle
 
     async def run(self) -> None:
-        """Watch, judge and act, until cancelled; steps under way are stopped then, and taken up at the next start.
+        """Watch, judge and act until cancelled; steps under way are then stopped, and resumed at the next start.
 
         Raises:
             ConfigError: The state cannot be read.
@@ -311,7 +311,7 @@ class Agent:
                 self._is_ending = True
 
     async def _learn_name(self) -> None:
-        """Ask the endpoint what this VM is called, until it says so (R106)."""
+        """Ask the endpoint for this VM's name until it answers (R106)."""
         failures = 0
         while True:
             try:
@@ -334,7 +334,7 @@ class Agent:
             self._take_in()
 
     async def _follow(self) -> None:
-        """Take in what the endpoint says."""
+        """Process what the endpoint answers."""
         async with contextlib.aclosing(self._client.follow()) as seen:
             async for observation in seen:
                 if isinstance(observation, Seen):
@@ -350,7 +350,7 @@ class Agent:
             _log.info("the metadata endpoint answers again")
             self.last_error = ""
         if seen.served_at is not None:
-            # The header has whole seconds, and was written a moment ago: a small difference is none.
+            # The header has whole seconds and was written a moment ago, so a small difference is not skew.
             skew = seen.served_at - self.last_answer_at
             self._skew = skew if abs(skew) >= _SKEW_MIN else timedelta(0)
         if seen.is_changed:
@@ -367,7 +367,7 @@ class Agent:
             _log.warning("%s (%d in a row)", missed.error.message, missed.failures)
 
     def _take_in(self) -> None:
-        """Bring the book up to the document, once it is known who this VM is: rules ask for it."""
+        """Update the book from the document once this VM's name is known, because rules depend on it."""
         if self._document is not None and self.vm:
             self._book.see(self._document, self.now())
             self.wake()
@@ -376,35 +376,38 @@ class Agent:
 
     async def _keep_judging(self) -> None:
         while True:
+            # Clear before judging, so that a wake-up in between is not lost.
             self._wake.clear()
             look_again_at = self._settle()
             for listener in self.listeners:
                 listener()
             timeout_s = None
             if look_again_at is not None:
+                # One millisecond more, so that the time has passed at the next judging.
                 timeout_s = min(max((look_again_at - self.now()).total_seconds(), 0.0) + 0.001, _LOOK_AGAIN_MAX_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._wake.wait()
 
     def _settle(self) -> datetime | None:
-        """Judge every event, save what was decided, then carry it out; hands back when to look again."""
+        """Judge every event, save the decisions, carry them out, and return when to judge again."""
         effects: list[Callable[[], object]] = []
         looks = [self._settle_one(record.event.id, effects) for record in self.records if self._is_judged(record)]
+        # Save before acting, so that a crash loses nothing that was begun.
         if self._book.is_dirty:
             self._save()
         if self._book.is_dirty:
-            looks.append(self.now() + timedelta(seconds=_LOOK_AGAIN_MAX_S))  # to try again
+            looks.append(self.now() + timedelta(seconds=_LOOK_AGAIN_MAX_S))  # retry the save
         for effect in effects:
             effect()
         return min((look for look in looks if look is not None), default=None)
 
     def _is_judged(self, record: Record) -> bool:
-        """Whether the time is known well enough: before the first answer, only what is over can be judged."""
+        """Return True if the event can be judged: before the first answer, the time is uncertain unless it is gone."""
         return self._answered_s is not None or record.gone_at is not None
 
     def _settle_one(self, event_id: str, effects: list[Callable[[], object]]) -> datetime | None:
-        """Judge one event until there is nothing to do but wait."""
+        """Judge one event until nothing is left to do but wait."""
         now = self.now()
         for _ in range(_ROUNDS_MAX):
             if event_id not in self._book:
@@ -424,7 +427,7 @@ class Agent:
         return may_approve(record, self.vm, self.configuration.together, reports, self.now(), cutoff)
 
     def _decide(self, record: Record, action: Action) -> Callable[[], object] | None:
-        """Write down what the action changes, and hand back what is to be done once that is saved."""
+        """Record the change that the action makes, and return the effect to carry out once it is saved."""
         event_id = record.event.id
         effect: Callable[[], object] | None = None
         match action:
@@ -454,21 +457,21 @@ class Agent:
         return effect
 
     def _save(self) -> None:
-        """Keep everything; a disk that is full does not keep the agent from acting, for that would be worse."""
+        """Save everything; a failure, such as a full disk, does not stop the agent, which would be worse."""
         try:
             self._book.save()
         except OSError as error:
             self.metrics.save_failed()
             _log.error("cannot write the state file: %s", error.strerror)
 
-    # Carrying out
+    # Effects
 
     def _group_of(self) -> asyncio.TaskGroup:
-        assert self._group is not None  # noqa: S101 - `run` made it
+        assert self._group is not None  # noqa: S101 - set by `run`
         return self._group
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside everything else; nothing new is begun once the agent ends."""
+        """Start a task in the background, unless the agent is ending."""
         if self._is_ending:
             work.close()
         else:
@@ -477,13 +480,14 @@ class Agent:
     def _begin(self, record: Record, step: Step) -> None:
         event_id = record.event.id
         task = self._works[event_key(event_id)] = self._group_of().create_task(self._run_step(record, step))
+        # A task that is cancelled before its first turn never enters `_run_step`, so the callback records its failure.
         task.add_done_callback(lambda _: self._note_unbegun(event_id, step))
 
     def _stop(self, event_id: str) -> None:
         self._works[event_key(event_id)].cancel()
 
     def _note_unbegun(self, event_id: str, step: Step) -> None:
-        """Take down that a step has failed which was stopped before its task had its first turn."""
+        """Mark a step as failed that was stopped before its task first ran."""
         run = self._book[event_id].run(step) if event_id in self._book else None
         if run is not None and run.state is RunState.STOPPING and not self._is_ending:
             self._book.change_run(event_id, step, state=RunState.FAILED, ended_at=self.now())
@@ -491,7 +495,7 @@ class Agent:
             self.wake()
 
     async def _run_step(self, record: Record, step: Step) -> None:
-        """Carry out a step, and take down what became of it."""
+        """Run a step and record its result."""
         event_id = record.event.id
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -505,7 +509,7 @@ class Agent:
         except asyncio.CancelledError:
             run = self._book[event_id].runs[step]
             if run.state is not RunState.STOPPING:
-                raise  # The agent itself ends; the step is taken up at its next start.
+                raise  # The agent is ending; the step resumes at its next start.
             state, reason = RunState.FAILED, run.reason
         except Exception as error:  # noqa: BLE001 - one broken handler must not end the agent
             _log.exception("event %s: step %s broke", event_id, step)
@@ -529,10 +533,10 @@ class Agent:
         self.wake()
 
     async def _remember(self, event_id: str, place: str, memory: dict[str, Any]) -> None:
-        """Keep what a handler must not forget.
+        """Save a handler's memory.
 
         Raises:
-            HookFailed: It could not be kept; the handler must not go on.
+            HookFailed: It could not be saved; the handler must not continue.
         """
         self._book.change(event_id, memory=self._book[event_id].memory | {place: memory})
         self._save()
@@ -541,7 +545,7 @@ class Agent:
             raise HookFailed(msg)
 
     def _alert(self, event_id: str, step: Step, reason: str) -> None:
-        """Say that a step has failed, to the log and to whoever the rule wants to be told."""
+        """Report a failed step in the log, and through the rule's alert hooks."""
         record = self._book[event_id]
         _log.error("event %s: step %s failed: %s", event_id, step, reason, extra=facts(record))
         if record.rule.alert:
@@ -557,7 +561,7 @@ class Agent:
         self._spawn(self._approve(event_id, self._book[event_id].seen_at))
 
     async def _approve(self, event_id: str, met_at: datetime) -> None:
-        """Send the approval, and take down what became of it; the event may be gone meanwhile."""
+        """Send the approval and record the result; the event may be gone meanwhile."""
         failure = ""
         try:
             if not self.configuration.dry_run:
@@ -568,7 +572,7 @@ class Agent:
             self.metrics.approval_failed()
             _log.warning("event %s: the approval was not taken: %s", event_id, failure)
         if event_id not in self._book or self._book[event_id].seen_at != met_at:
-            return  # It is over, and what has its id now is another event.
+            return  # It is over, and its id now belongs to another event.
         record = self._book[event_id]
         if failure:
             failures = record.approval_failures + 1

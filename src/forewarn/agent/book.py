@@ -1,4 +1,4 @@
-"""The book of events: every record, how it comes into being, changes and ends, and what of it is on disk."""
+"""The book of events: how records are created, changed and ended, and their storage on disk."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Book:
     """All records of one agent.
 
     Args:
-        memory: Keeps them.
-        choose: The rule for an event that is seen first at that moment.
-        records_max: Most records; events beyond are left alone.
-        history_max: How many finished events are kept.
+        memory: Storage of the records.
+        choose: Function that returns the rule for an event first seen at the given time.
+        records_max: Maximum number of records; events beyond it are ignored.
+        history_max: Maximum number of finished events that are kept.
 
     Attributes:
-        vm: This VM's name; empty while nobody knows it.
-        finished: The last events about which nothing is left to do, oldest first.
-        is_dirty: Whether something has changed since it was saved.
+        vm: This VM's name; empty until it is known.
+        finished: The latest events on which no work is left, oldest first.
+        is_dirty: True if something has changed since the last save.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Book:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """Events about which something is left to do, in the order in which they were seen first."""
+        """Events on which work is left, in the order in which they were first seen."""
         return tuple(self._records.values())
 
-    # Between the disk and here
+    # Load and save
 
     def load(self, now: datetime) -> None:
-        """Take up what was left when the agent stopped last."""
+        """Load the state that the last run of the agent left."""
         state = self._memory.load()
         self.vm = self.vm or state.vm
         self.finished = state.finished
@@ -74,18 +74,18 @@ class Book:
             _log.info("event %s is taken up again", record.event.id, extra=facts(record))
 
     def save(self) -> None:
-        """Keep everything; it is on disk when this returns.
+        """Save everything; it is on disk when this returns.
 
         Raises:
-            OSError: It could not be kept, and is dirty still.
+            OSError: It could not be saved; the book stays dirty.
         """
         self._memory.save(State(vm=self.vm, records=self.records, finished=self.finished))
         self.is_dirty = False
 
-    # Events as they are seen
+    # Observations
 
     def see(self, document: Document, now: datetime) -> None:
-        """Bring the records up to a document."""
+        """Update the records from a document."""
         self._document = document
         for event in document.events:
             record = self._records.get(event.key)
@@ -94,6 +94,7 @@ class Book:
             elif not _is_ending(record):
                 self._sight(record, event, now)
         present = {event.key for event in document.events}
+        # Forget ignored events that are gone, so that they are logged again if they return.
         self._crowded &= present
         for record in self.records:
             if record.event.key not in present and record.gone_at is None:
@@ -101,7 +102,7 @@ class Book:
                 self.change(record.event.id, gone_at=now)
 
     def rename(self, vm: str, now: datetime) -> None:
-        """Take note of this VM's name; events about which nothing was done yet get the rule that holds under it."""
+        """Set this VM's name; events on which no work has begun get the rule that matches under that name."""
         self.vm = vm
         self.is_dirty = True
         for record in self.records:
@@ -109,9 +110,9 @@ class Book:
                 self.change(record.event.id, rule=self._choose(record.event, now))
 
     def reconfigure(self, now: datetime, *, records_max: int, history_max: int) -> None:
-        """Go by another configuration: announced events about which nothing was done yet get the rule of it.
+        """Apply a new configuration: announced events on which no work has begun are matched again.
 
-        All others keep their rule: what was begun goes on, and is undone, as it was begun.
+        All others keep their rule, so that what was begun is continued and undone by the same rule.
         """
         self._records_max = records_max
         self._history_max = history_max
@@ -141,9 +142,10 @@ class Book:
     # Changes
 
     def change(self, event_id: str, **members: Any) -> Record:  # noqa: ANN401 - members of a record
-        """Replace members of a record."""
+        """Replace fields of a record."""
         record = self[event_id]
         changed = msgspec.structs.replace(record, **members)
+        # A handler that remembers for the first time gets the next number in the order of looks.
         for place in changed.memory.keys() - changed.looks.keys():
             latest = max((look for other in self.records for look in other.looks.values()), default=0)
             changed = msgspec.structs.replace(changed, looks=changed.looks | {place: latest + 1})
@@ -153,12 +155,12 @@ class Book:
         return changed
 
     def change_run(self, event_id: str, step: Step, **members: Any) -> Record:  # noqa: ANN401 - members of a run
-        """Replace members of what became of a step."""
+        """Replace fields of a step's run."""
         runs = self[event_id].runs
         return self.change(event_id, runs=runs | {step: msgspec.structs.replace(runs[step], **members)})
 
     def begin_run(self, event_id: str, step: Step, now: datetime) -> Record:
-        """Write down that a step begins, perhaps once more."""
+        """Record the start of a step, counting the attempt."""
         if step in {Step.RECOVER, Step.CANCELED}:
             self._hand_over(self[event_id])
         runs = self[event_id].runs
@@ -166,11 +168,11 @@ class Book:
         return self.change(event_id, runs=runs | {step: Run(state=RunState.RUNNING, began_at=now, tries=tries)})
 
     def _hand_over(self, record: Record) -> None:
-        """Leave what a handler took out of service to the other events that need it so.
+        """Leave the resources that a handler took out of service to the other events that need them so.
 
-        Who looked first has seen how things were before. An event that looked later found them out of service, and
-        would leave them there: it is handed the memory of how they were, whether it is prepared, fails to, or is to be
-        undone next. Where another looked earlier and is not undone yet, that one is to put things back.
+        The event that looked first has seen the original state. An event that looked later found the resources out of
+        service and would leave them there: it gets the memory of the original state, whether it is prepared, fails to
+        prepare, or is undone next. If another event looked earlier and is not undone yet, that one restores the state.
         """
         for place, handler in enumerate(record.rule.handlers):
             mine = str(place)
@@ -183,7 +185,7 @@ class Book:
                 for other in self.records
                 if other.event.key != record.event.key and not _is_undone(other)
                 for theirs in (str(at) for at, each in enumerate(other.rule.handlers) if each == handler)
-                # One that is prepared may have found nothing worth remembering.
+                # A prepared event may have found nothing worth remembering.
                 if (look := other.looks.get(theirs, sys.maxsize if other.is_done(Step.PREPARE) else 0))
             ]
             heirs = [sharer for sharer in sharers if sharer[0] > my_look]
@@ -202,14 +204,14 @@ class Book:
             _log.info("event %s takes over %s", heir.event.id, handler.name, extra=facts(heir))
 
     def give_up_run(self, event_id: str, step: Step, reason: str, now: datetime) -> Record:
-        """Write down that a step has failed; it need not have begun."""
+        """Mark a step as failed, even if it has not begun."""
         runs = self[event_id].runs
         run = runs.get(step) or Run(state=RunState.FAILED, began_at=now, tries=0)
         failed = msgspec.structs.replace(run, state=RunState.FAILED, ended_at=now, reason=reason)
         return self.change(event_id, runs=runs | {step: failed})
 
     def forget(self, event_id: str, now: datetime) -> Finished:
-        """Take a record out of the book, and hand back what is kept of it."""
+        """Remove a record from the book, and return the summary that is kept of it."""
         record = self._records.pop(event_key(event_id))
         is_canceled = Step.CANCELED in record.runs or (
             Step.RECOVER not in record.runs and ending(record) is Step.CANCELED
@@ -228,14 +230,14 @@ class Book:
         self.finished = (*self.finished, finished)[max(len(self.finished) + 1 - self._history_max, 0) :]
         self.is_dirty = True
         if self._document is not None:
-            self.see(self._document, now)  # What came back under the same id meanwhile is a new event now.
+            self.see(self._document, now)  # If the id came back meanwhile, it is a new event now.
         return finished
 
 
 def _resume(record: Record, now: datetime) -> Record:
-    """The record of a state file, with what was under way when the agent ended."""
+    """Return a record as loaded, with its interrupted step and approval reset."""
     if record.approval is Approval.SENDING:
-        # Nobody knows whether it arrived, and sending it again does no harm (R49).
+        # It is unknown whether the approval arrived; sending it again is harmless (R49).
         record = msgspec.structs.replace(record, approval=Approval.NONE)
     step = record.running
     if step is None:
@@ -252,22 +254,22 @@ def _resume(record: Record, now: datetime) -> Record:
 
 
 def _is_ending(record: Record) -> bool:
-    """Whether it was gone, and that has had its effect: what comes back under the same id is another event."""
+    """Return True if the event was gone and that had its effect: a later event with the same id is another one."""
     return record.gone_at is not None and (_is_undone(record) or record.is_stopping)
 
 
 def _is_untouched(record: Record) -> bool:
-    """Whether nothing was done about it yet, and no operator has said anything."""
+    """Return True if no work has begun and no operator has approved the event."""
     return not record.runs and record.approval is Approval.NONE and record.by_hand_at is None
 
 
 def _is_undone(record: Record) -> bool:
-    """Whether it is undone, or was."""
+    """Return True if recovery or cancellation has begun."""
     return Step.RECOVER in record.runs or Step.CANCELED in record.runs
 
 
 def facts(record: Record) -> dict[str, Any]:
-    """What a log line says of an event besides its text."""
+    """Return the fields that a log line carries for an event."""
     event = record.event
     return {
         "event_id": event.id,

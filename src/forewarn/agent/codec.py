@@ -1,6 +1,6 @@
-"""Values of configuration, state file and messages, between their text and their types.
+"""Conversion of values in the configuration, the state file and messages between text and types.
 
-msgspec checks and converts; this adds the two types of ours that stand in text: spans of time and weekly windows.
+msgspec checks and converts; this module adds two types that are written as text: durations and weekly windows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class Mistake(ValueError):
-    """A value that has its type and yet makes no sense.
+    """A value of the right type that makes no sense.
 
     Attributes:
-        keys: Where it stands, seen from the table whose check has found it.
+        keys: Path of the value, relative to the table whose check found it.
     """
 
     def __init__(self, message: str, *keys: str | int) -> None:
@@ -31,18 +31,19 @@ class Mistake(ValueError):
 
 
 class Span(timedelta):
-    """A span of time that is written ``90s``, ``15m``, ``24h``; never negative."""
+    """A duration, written as ``90s``, ``15m`` or ``24h``; never negative."""
 
     @classmethod
     def read(cls, value: object) -> Span:
-        """The span of a text or a number of seconds.
+        """Parse a text, or a number of seconds.
 
         Raises:
-            ValueError: It is none, or negative.
+            ValueError: The value is not a duration, or is negative.
         """
+        # A bool is also an int, so it is excluded first.
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             msg = "expected a span of time, for example 90s, 15m, 24h or 7d"
-            raise ValueError(msg)  # noqa: TRY004 - msgspec turns this one into its own
+            raise ValueError(msg)  # noqa: TRY004 - msgspec turns a ValueError into its own
         span = parse_span(value)
         if span < timedelta(0):
             msg = f"{value!r} is negative"
@@ -51,35 +52,35 @@ class Span(timedelta):
 
 
 def convert(value: object, to: type[T]) -> T:
-    """A value of TOML or JSON as that type.
+    """Convert a value of TOML or JSON to that type.
 
     Raises:
-        msgspec.ValidationError: It does not fit; the message says what was expected and ends with the path.
+        msgspec.ValidationError: The value does not fit; the message says what was expected and ends with the path.
     """
     return msgspec.convert(value, to, dec_hook=_decode_value)
 
 
 def decode(text: bytes, to: type[T]) -> T:
-    """A value out of JSON.
+    """Decode JSON to that type.
 
     Raises:
-        msgspec.DecodeError: It is not JSON, or does not fit.
+        msgspec.DecodeError: The text is not JSON, or does not fit.
     """
     return msgspec.json.decode(text, type=to, dec_hook=_decode_value)
 
 
 def encode(value: object) -> bytes:
-    """A value as JSON."""
+    """Encode a value as JSON."""
     return msgspec.json.encode(value, enc_hook=_encode_value)
 
 
 def _decode_value(kind: type, value: Any) -> Any:  # noqa: ANN401 - msgspec's hook
     if kind is Span:
         return Span.read(value)
-    assert kind is Window  # noqa: S101 - there are these two
+    assert kind is Window  # noqa: S101 - there are only these two types
     if not isinstance(value, str):
         msg = "expected a time window, for example 'Mon-Fri 22:00-06:00'"
-        raise ValueError(msg)  # noqa: TRY004 - msgspec turns this one into its own
+        raise ValueError(msg)  # noqa: TRY004 - msgspec turns a ValueError into its own
     return Window(value)
 
 

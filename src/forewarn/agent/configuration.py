@@ -1,4 +1,4 @@
-"""The agent's configuration: one TOML file. What is wrong with it is told with the number of the line."""
+"""Configuration of the agent: one TOML file. Errors name the line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _AT = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re
 
 
 def default_config_file() -> Path:
-    """Where the configuration is unless told otherwise."""
+    """Return the default path of the configuration file."""
     import platformdirs
 
     folder = platformdirs.site_config_dir("forewarn", appauthor=False) if sys.platform == "win32" else "/etc/forewarn"
@@ -52,7 +52,7 @@ def default_config_file() -> Path:
 
 
 def default_state_file() -> Path:
-    """Where the state is kept unless told otherwise: the system's folder for root, the user's for others."""
+    """Return the default path of the state file: in the system's folder for root, in the user's for others."""
     import platformdirs
 
     if sys.platform == "win32":
@@ -65,27 +65,27 @@ def default_state_file() -> Path:
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that can be set.
+    """Settings of the agent.
 
     Attributes:
-        endpoint: Where to ask; ``discover`` looks for it with DHCP option 245 (R94).
-        name: This VM's name in Resources; empty: asked of the endpoint.
-        scale_set: Name of the scale set, to derive this VM's name from its host name when the endpoint does not say
+        endpoint: URL of the metadata endpoint; ``discover`` looks for it with DHCP option 245 (R94).
+        name: This VM's name in Resources; if empty, the endpoint is asked.
+        scale_set: Name of the scale set, to derive this VM's name from its host name when the endpoint does not give it
             (R106).
-        source_address: Local address to ask from; empty leaves it to the system.
-        poll_interval: From one poll to the next, where the endpoint does not hold requests (R97).
-        wait: How long to ask the endpoint to hold a request (X1); 0s polls only.
-        state_file: What must not be forgotten; empty: the system's place for it.
-        listen: For /metrics, /healthz, /readyz, /drainz, `agent status` and `agent approve`; empty for none.
-        log_file: Where the log goes; empty: stderr, which systemd puts into the journal.
-        log_level: Least urgent lines to log.
-        timezone: Of the rules' windows: ``local``, or a name like ``Europe/Oslo``.
-        margin: How long before NotBefore the steps before an approval have to end.
-        output_size_bytes_max: How much of a hook's output is kept.
-        events_max: Most events that are dealt with at the same time; more are only logged.
-        history_max: How many finished events `agent status` shows.
-        dry_run: Everything but approvals and hooks.
-        together: How the VMs of one event agree.
+        source_address: Local address to send requests from; if empty, the system chooses it.
+        poll_interval: Interval between polls, where the endpoint does not hold requests (R97).
+        wait: Time for which the endpoint is asked to hold a request (X1); 0s polls only.
+        state_file: Path of the state that survives restarts; if empty, the system's place for it.
+        listen: Address for /metrics, /healthz, /readyz, /drainz, `agent status` and `agent approve`; empty for none.
+        log_file: Path of the log; if empty, stderr, which systemd puts into the journal.
+        log_level: Lowest level that is logged.
+        timezone: Time zone of the rules' windows: ``local``, or a name like ``Europe/Oslo``.
+        margin: Time before NotBefore by which the steps before an approval must end.
+        output_size_bytes_max: Maximum size of a hook's output that is kept.
+        events_max: Maximum number of events handled at the same time; more are only logged.
+        history_max: Number of finished events that `agent status` shows.
+        dry_run: True to do everything but approvals and hooks.
+        together: Agreement between the VMs of one event.
         rule: The rules; the first that matches decides.
     """
 
@@ -109,10 +109,10 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rule: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check what types cannot say.
+        """Check what types cannot express.
 
         Raises:
-            Mistake: A value is out of its range, or none of what it should be.
+            Mistake: A value is out of its range, or is not of the expected form.
         """
         if self.endpoint != "discover":
             _check("endpoint", check_url, self.endpoint)
@@ -143,7 +143,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def state_path(self) -> Path:
-        """Where the state is kept."""
+        """Path of the state file."""
         return Path(self.state_file) if self.state_file else default_state_file()
 
 
@@ -182,10 +182,10 @@ def _check_number(key: str, value: int, least: int, most: int) -> None:
 
 
 def local_time(name: str) -> tzinfo | None:
-    """The time zone of that name; None for this machine's own.
+    """Return the time zone of that name; None for this machine's own.
 
     Raises:
-        ValueError: There is none of that name.
+        ValueError: There is no such time zone.
     """
     if name == "local":
         return None
@@ -208,13 +208,14 @@ def load_configuration(path: Path) -> Configuration:
 
 
 def read_text(path: Path) -> str:
-    """The text of a configuration file.
+    """Return the text of a configuration file.
 
     Raises:
         ConfigError: One line that names the file and what is wrong with it.
     """
     try:
         with path.open("rb") as file:
+            # One byte more than allowed shows that the file is too large.
             content = file.read(_SIZE_BYTES_MAX + 1)
     except FileNotFoundError as error:
         msg = f"there is no configuration {path}: write it, or name another file with --config"
@@ -234,11 +235,11 @@ def read_text(path: Path) -> str:
 
 
 def read_configuration(text: str, where: str = "configuration") -> Configuration:
-    """The configuration of that text.
+    """Parse and check the text of a configuration.
 
     Args:
         text: TOML.
-        where: Named in errors, before the number of the line.
+        where: Name of the source in errors, before the line number.
 
     Raises:
         ConfigError: One line that names the line and what was expected.
@@ -262,10 +263,10 @@ def read_configuration(text: str, where: str = "configuration") -> Configuration
 
 
 def read_address(text: str) -> Configuration:
-    """A configuration with nothing but where the agent answers and keeps its token, out of one that may be wrong.
+    """Return a configuration with only the agent's address and state file, from a text that may be wrong elsewhere.
 
     Raises:
-        ConfigError: Not even that can be read.
+        ConfigError: Not even these can be read.
     """
     try:
         content = tomllib.loads(text)
@@ -276,7 +277,7 @@ def read_address(text: str) -> Configuration:
 
 
 def _unparsed(text: str, error: Exception) -> tuple[int, str]:
-    """The line at which a text is not TOML, and why."""
+    """Return the line at which a text stops being TOML, and the reason."""
     match = _AT.fullmatch(str(error))
     said = f"{match[1][:1].lower()}{match[1][1:]}" if match is not None else ""
     if match is not None and match[2]:
@@ -289,5 +290,5 @@ def _unparsed(text: str, error: Exception) -> tuple[int, str]:
 
 
 def to_local(moment: datetime, zone: tzinfo | None) -> datetime:
-    """The moment in that zone; None for this machine's own."""
+    """Convert the time to that zone; None for this machine's own."""
     return moment.astimezone(zone)

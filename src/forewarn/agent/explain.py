@@ -1,4 +1,4 @@
-"""What a configuration would do about which event, in words: for `forewarn agent check`."""
+"""Explanation of what a configuration would do about typical events, for `forewarn agent check`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["TYPICAL", "Case", "Explained", "explain"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """An event as platforms make it.
+    """A typical event of a platform.
 
     Attributes:
-        cause: What is behind it.
-        is_mine: Whether this VM is in Resources.
+        cause: Cause of the event.
+        is_mine: True if this VM is in Resources.
     """
 
     cause: str
@@ -30,7 +30,7 @@ class Case:
     is_mine: bool = True
 
     def event(self, vm: str) -> Event:
-        """The event, of that VM or of another."""
+        """Return the event, for that VM or for another."""
         return Event(
             id="EXAMPLE",
             type=self.type,
@@ -89,18 +89,18 @@ TYPICAL = (
         is_mine=False,
     ),
 )
-"""The causes of the protocol, with their usual members."""
+"""Causes of events in the protocol, with their usual fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """What would be done about a case.
+    """Explanation of what would be done about a case.
 
     Attributes:
         rule: Name of the rule that matches; ``none``: it is only logged.
-        prepares: Before the approval, or at once where it has started; one line for each.
-        approves: When, in words.
-        recovers: Once it is over, one line for each.
+        prepares: Actions before the approval, or at once if it has started; one line for each.
+        approves: Time of the approval, in words.
+        recovers: Actions once it is over, one line for each.
     """
 
     case: Case
@@ -111,12 +111,12 @@ class Explained:
 
 
 def explain(configuration: Configuration, local: datetime, cases: tuple[Case, ...] = TYPICAL) -> tuple[Explained, ...]:
-    """What that configuration would do about each case.
+    """Explain what that configuration would do about each case.
 
     Args:
-        configuration: Of the agent.
-        local: The moment at which it is seen, in the time zone of the rules' windows.
-        cases: Which events.
+        configuration: Configuration of the agent.
+        local: Time of the first sight, in the time zone of the rules' windows.
+        cases: Events to explain.
     """
     vm = configuration.name or "this-vm"
     return tuple(

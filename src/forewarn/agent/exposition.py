@@ -1,4 +1,4 @@
-"""What the agent has counted, as Prometheus reads it.
+"""Metrics of the agent in the format of Prometheus.
 
 The names are part of the contract; `docs/reference/agent-metrics.md` is made from this file.
 """
@@ -23,16 +23,16 @@ Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFam
 
 
 def render(metrics: AgentMetrics) -> bytes:
-    """All of it, in the text form."""
+    """Render all metrics in the text format."""
     registry = CollectorRegistry()
     registry.register(_Collector(metrics))
     return generate_latest(registry)
 
 
 def described(metrics: AgentMetrics) -> list[tuple[Family, tuple[str, ...]]]:
-    """Every metric with its labels, by name, for the reference."""
+    """Return every metric with its labels, by name, for the reference."""
     families = sorted(_Collector(metrics).collect(), key=lambda family: family.name)
-    return [(family, tuple(family._labelnames)) for family in families]  # noqa: SLF001 - nothing else tells
+    return [(family, tuple(family._labelnames)) for family in families]  # noqa: SLF001 - no public attribute has them
 
 
 class _Collector(Collector):
@@ -40,12 +40,12 @@ class _Collector(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterable[Family]:
-        """Everything, as it is at the moment of asking."""
+        """Yield all metrics, with their values at the moment of the scrape."""
         yield from self._present()
         yield from self._counted()
 
     def _present(self) -> Iterable[Family]:
-        """What is there now."""
+        """Yield the metrics of the current state."""
         records = list(self._metrics.records())
         events = GaugeMetricFamily(
             "forewarn_agent_events", "Events that are there, by type and state.", labels=["type", "state"]
@@ -67,7 +67,7 @@ class _Collector(Collector):
         )
 
     def _counted(self) -> Iterable[Family]:
-        """What has happened since the agent started."""
+        """Yield the metrics counted since the agent started."""
         metrics = self._metrics
         ended = CounterMetricFamily(
             "forewarn_agent_events_ended", "Events that are over, by type and outcome.", labels=["type", "outcome"]
@@ -126,6 +126,6 @@ class _Collector(Collector):
 
 
 def _buckets(spans: Spans) -> list[tuple[str, float]]:
-    """How often it took at most so long, as Prometheus has it."""
+    """Return the cumulative buckets, as Prometheus expects them."""
     ends = [*(str(float(end)) for end in BUCKETS_S), "+Inf"]
     return list(zip(ends, accumulate(spans.counts), strict=True))

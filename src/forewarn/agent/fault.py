@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in words: where it stands, what is there, what was expected."""
+"""Errors of a configuration in words: the place, the value found, and what was expected."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _SAID_LENGTH_MAX = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that is wrong.
+    """One error.
 
     Attributes:
-        keys: Where it stands.
-        message: One line: the place, counted as people count, what is there and what was expected.
+        keys: Path of the value.
+        message: One line: the place, with positions counted from 1, the value found and what was expected.
     """
 
     keys: Keys
@@ -41,15 +41,15 @@ class Fault:
 
 
 def fault_of(error: msgspec.ValidationError, content: dict[str, Any], form: type) -> Fault:
-    """What msgspec has found, in words.
+    """Describe what msgspec has found.
 
     Args:
-        error: Raised by converting.
-        content: What was converted: parsed TOML.
-        form: What it should have been.
+        error: Error raised by the conversion.
+        content: Content that was converted: parsed TOML.
+        form: Type that was expected.
     """
     match = _SAID.fullmatch(str(error))
-    assert match is not None  # noqa: S101 - it takes every text
+    assert match is not None  # noqa: S101 - the pattern matches every text
     said, path = match[1], match[2] or ""
     keys: list[str | int] = [name or int(place) for name, place in _STEP.findall(path.removesuffix(_VALUE_OF_TABLE))]
     if isinstance(error.__cause__, Mistake):
@@ -70,7 +70,7 @@ def fault_of(error: msgspec.ValidationError, content: dict[str, Any], form: type
     return Fault(keys=tuple(keys), message=f"{place}: {said}" if place else said)
 
 
-# What is said
+# Messages
 
 
 def _say_misfit(kind: inspect.Type | None, value: Any, keys: Keys) -> str:  # noqa: ANN401 - parsed TOML
@@ -137,7 +137,7 @@ def _shown(value: Any) -> str:  # noqa: ANN401 - parsed TOML
 
 
 def _place(content: Any, keys: Keys) -> str:  # noqa: ANN401 - parsed TOML
-    """The path in words, counted from 1: ``rule 2 'db': prepare 1: timeout``."""
+    """Return the path in words, counted from 1: ``rule 2 'db': prepare 1: timeout``."""
     parts: list[str] = []
     for depth, key in enumerate(keys):
         if isinstance(key, str):
@@ -150,11 +150,11 @@ def _place(content: Any, keys: Keys) -> str:  # noqa: ANN401 - parsed TOML
     return ": ".join(parts)
 
 
-# Ways through what is there and what was expected
+# Lookups in the content and in the expected types
 
 
 def _at(content: Any, keys: Keys) -> Any:  # noqa: ANN401 - parsed TOML
-    """The value at that path; None when there is none."""
+    """Return the value at that path; None if there is none."""
     for key in keys:
         try:
             content = content[key]
@@ -164,13 +164,13 @@ def _at(content: Any, keys: Keys) -> Any:  # noqa: ANN401 - parsed TOML
 
 
 def _misfit(table: dict[str, Any], got: str) -> str:
-    """The key whose value msgspec means, of which it says no more than the type."""
+    """Return the key of the value that msgspec means; it reports only the type."""
     names = {bool: "bool", int: "int", float: "float", list: "array", dict: "object"}
     return next((key for key, value in table.items() if names.get(type(value), type(value).__name__) == got), "")
 
 
 def _kind_at(content: Any, form: type, keys: Keys) -> inspect.Type | None:  # noqa: ANN401 - parsed TOML
-    """The type that is expected at that path; None when nothing is."""
+    """Return the type that is expected at that path; None if no value is."""
     kind: inspect.Type | None = inspect.type_info(form)
     for key in keys:
         kind = _inner(kind, content, key)
@@ -179,7 +179,7 @@ def _kind_at(content: Any, form: type, keys: Keys) -> inspect.Type | None:  # no
 
 
 def _inner(kind: inspect.Type | None, content: Any, key: str | int) -> inspect.Type | None:  # noqa: ANN401 - parsed TOML
-    """The type that is expected for a key of that content."""
+    """Return the type that is expected for a key of that content."""
     if isinstance(kind, inspect.UnionType):
         tags = tuple(k.tag for k in kind.types if isinstance(k, inspect.StructType) and k.tag_field == key)
         if tags:
@@ -196,7 +196,7 @@ def _inner(kind: inspect.Type | None, content: Any, key: str | int) -> inspect.T
 
 
 def _narrowed(kind: inspect.Type | None, content: Any) -> inspect.Type | None:  # noqa: ANN401 - parsed TOML
-    """The member of a union that is meant."""
+    """Return the member of a union that the content fits."""
     if not isinstance(kind, inspect.UnionType):
         return kind
     return next((each for each in kind.types if _is_meant(each, content)), None)
@@ -209,11 +209,11 @@ def _is_meant(kind: inspect.Type, content: Any) -> bool:  # noqa: ANN401 - parse
 
 
 def _is_command(kind: inspect.Type) -> bool:
-    """Whether it is a list of strings, or a table instead."""
+    """Return True if the type is a union that includes an array: a list of strings, or a table instead."""
     return isinstance(kind, inspect.UnionType) and any(isinstance(each, inspect.VarTupleType) for each in kind.types)
 
 
 def _names(kind: inspect.Type | None) -> list[str]:
-    """The keys of a table."""
-    assert isinstance(kind, inspect.StructType)  # noqa: S101 - only of a table msgspec says that a key is not known
+    """Return the keys of a table."""
+    assert isinstance(kind, inspect.StructType)  # noqa: S101 - msgspec reports unknown keys only in tables
     return [*([kind.tag_field] if kind.tag_field else []), *(field.encode_name for field in kind.fields)]

@@ -1,4 +1,4 @@
-"""`forewarn agent install`: the agent as a service of systemd, and an example of what it may do."""
+"""`forewarn agent install`: set up the agent as a systemd service, with an example configuration."""
 
 from __future__ import annotations
 
@@ -162,15 +162,15 @@ Raises:
 
 
 def unit_text(python: str, config: Path, user: str | None) -> str:
-    """The unit that runs the agent.
+    """Return the text of the unit that runs the agent.
 
     Args:
         python: Absolute path of the interpreter that has Forewarn.
-        config: Absolute path of its configuration.
-        user: Whom it runs as; None for root.
+        config: Absolute path of the agent's configuration.
+        user: User that the agent runs as; None for root.
 
     Raises:
-        ConfigError: One of them cannot stand in a unit.
+        ConfigError: An argument cannot be written in a unit.
     """
     if not Path(python).is_absolute() or "$" in python:
         msg = f"the interpreter {python!r} cannot stand in a unit: expected an absolute path without $"
@@ -183,10 +183,10 @@ def unit_text(python: str, config: Path, user: str | None) -> str:
 
 
 def _word(text: str) -> str:
-    """One word of a command, as systemd reads it.
+    """Quote one word of a command for systemd.
 
     Raises:
-        ConfigError: It holds what no unit can say.
+        ConfigError: The word cannot be written in a unit.
     """
     if not text.isprintable():
         msg = f"the path {text!r} cannot stand in a unit: it holds a character that cannot be printed"
@@ -197,12 +197,12 @@ def _word(text: str) -> str:
 
 
 def _run(command: Sequence[str]) -> Ran:
-    # How long systemd takes to start something is limited by the unit.
+    # No timeout here: the unit limits how long systemd takes to start something.
     done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")  # noqa: S603 - ours
     return Ran(status=done.returncode, output=done.stdout, errors=done.stderr)
 
 
-def install(  # noqa: PLR0913 - one for each option of the command, and its two doors to the system
+def install(  # noqa: PLR0913 - one for each option of the command, and two ports
     config: Path,
     *,
     unit_folder: Path = UNIT_FOLDER,
@@ -211,21 +211,21 @@ def install(  # noqa: PLR0913 - one for each option of the command, and its two 
     user: str | None,
     run: Run = _run,
 ) -> list[str]:
-    """Set the agent up as a service; done once more, it changes what differs.
+    """Set the agent up as a service; run again, it changes what differs.
 
     Args:
-        config: The agent's configuration; the example is written there when there is none.
-        unit_folder: Where systemd looks for units.
+        config: Path of the agent's configuration; the example is written there if there is none.
+        unit_folder: Folder in which systemd looks for units.
         python: Absolute path of the interpreter that has Forewarn.
-        is_started: Whether it starts now and at every boot; otherwise it is left as it is.
-        user: Whom it runs as; None for root.
-        run: Runs systemctl.
+        is_started: True to start it now and at every boot; otherwise it is left as it is.
+        user: User that the agent runs as; None for root.
+        run: Function that runs systemctl.
 
     Returns:
-        What was done, a line for each.
+        One line for each thing done.
 
     Raises:
-        ConfigError: It cannot be done; the message says what to do about it.
+        ConfigError: It cannot be done; the message gives the remedy.
     """
     config = config.absolute()
     text = unit_text(python, config, user)
@@ -243,6 +243,7 @@ def install(  # noqa: PLR0913 - one for each option of the command, and its two 
         said.append(f"wrote {unit}")
     _systemctl(run, "daemon-reload")
     if is_started:
+        # A running agent still uses the old unit.
         if before not in {None, text}:
             _systemctl(run, "try-restart", UNIT)
         _systemctl(run, "enable", "--now", UNIT)
@@ -255,17 +256,17 @@ def install(  # noqa: PLR0913 - one for each option of the command, and its two 
 
 
 def uninstall(*, unit_folder: Path = UNIT_FOLDER, run: Run = _run) -> list[str]:
-    """Stop the service and take its unit away; configuration, state and drop-ins stay.
+    """Stop the service and remove its unit; configuration, state and drop-ins stay.
 
     Args:
-        unit_folder: Where systemd looks for units.
-        run: Runs systemctl.
+        unit_folder: Folder in which systemd looks for units.
+        run: Function that runs systemctl.
 
     Returns:
-        What was done, a line for each.
+        One line for each thing done.
 
     Raises:
-        ConfigError: It cannot be done; the message says what to do about it.
+        ConfigError: It cannot be done; the message gives the remedy.
     """
     unit = unit_folder / UNIT
     if _read(unit) is None:
@@ -279,7 +280,7 @@ def uninstall(*, unit_folder: Path = UNIT_FOLDER, run: Run = _run) -> list[str]:
 
 
 def _check_systemd(run: Run, otherwise: str) -> None:
-    """Make sure that systemd runs this machine.
+    """Check that systemd runs this machine.
 
     Raises:
         ConfigError: It does not.
@@ -296,10 +297,10 @@ def _check_systemd(run: Run, otherwise: str) -> None:
 
 
 def _systemctl(run: Run, *arguments: str) -> None:
-    """Have systemd do something.
+    """Run systemctl.
 
     Raises:
-        ConfigError: It refuses.
+        ConfigError: It fails.
     """
     ran = run(["systemctl", *arguments])
     if ran.status:
@@ -311,7 +312,7 @@ def _systemctl(run: Run, *arguments: str) -> None:
 
 
 def _group_of(user: str | None) -> int:
-    """The group of that user, who has to be able to read the configuration; our own for root.
+    """Return the group of that user, which must be able to read the configuration; our own for root.
 
     Raises:
         ConfigError: There is no such user.
@@ -330,10 +331,10 @@ def _group_of(user: str | None) -> int:
 
 @contextmanager
 def _told(deed: str) -> Iterator[None]:
-    """Turn a refusal of the file system into an error that says what to do.
+    """Turn an error of the file system into one that gives the remedy.
 
     Raises:
-        ConfigError: It refused.
+        ConfigError: The operation failed.
     """
     try:
         yield
@@ -344,19 +345,20 @@ def _told(deed: str) -> Iterator[None]:
 
 
 def _read(path: Path) -> str | None:
-    """What a file holds; None when there is none."""
+    """Return the content of a file; None if there is none."""
     with _told(f"read {path}"), suppress(FileNotFoundError):
         return path.read_text(encoding="utf-8", errors="replace")
     return None
 
 
 def _write_example(config: Path, group: int) -> str:
-    """Write the example, unless there is something already; hands back what was done."""
+    """Write the example, unless the file exists, and return a line about the result."""
     with _told(f"write {config}"):
         if not config.parent.exists():
             config.parent.mkdir(parents=True)
             config.parent.chmod(_FOLDER_MODE)
         try:
+            # O_EXCL, so that an existing configuration is never overwritten.
             descriptor = os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _CONFIG_MODE)
         except FileExistsError:
             return f"kept {config}"
@@ -369,7 +371,7 @@ def _write_example(config: Path, group: int) -> str:
 
 
 def _write_unit(unit: Path, text: str) -> None:
-    """Put a unit in its place as a whole."""
+    """Replace a unit atomically."""
     new = unit.with_name(f".{unit.name}.new")
     with _told(f"write {unit}"):
         new.unlink(missing_ok=True)
@@ -385,7 +387,7 @@ def _write_unit(unit: Path, text: str) -> None:
 
 
 def _warnings(python: Path) -> list[str]:
-    """What others than root could change and have root run."""
+    """Return a warning for each path that root runs and others can change."""
     return [
         f"warning: {culprit} can be changed by others than root, and root runs {path}: install Forewarn where only "
         "root may write, for example in /opt"
@@ -395,7 +397,7 @@ def _warnings(python: Path) -> list[str]:
 
 
 def _open_to_others(path: Path) -> Path | None:
-    """The first of a path, the folders above it, and what they lead to, that somebody else than root may change."""
+    """Return the first part of a path, or of its resolved form, that others than root may change; None if none."""
     resolved = path.resolve()
     for each in (path, *path.parents, resolved, *resolved.parents):
         found = each.lstat()

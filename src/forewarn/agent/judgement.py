@@ -1,14 +1,13 @@
-"""What there is to do about an event now: a pure function of what is known and the time.
+"""Decisions about one event at one moment: a pure function of the known facts and the time.
 
-It looks at levels, not at edges: asked again after a restart, a lost message or a step of the clock, it comes to the
+It looks at levels, not at edges: asked again after a restart, a lost message or a change of the clock, it comes to the
 same conclusion. Five rules:
 
 1. Nothing is approved before it is prepared, unless the rule says so.
 2. What was begun is undone once the event is gone, and not before.
 3. There is one step at a time, and a step before the approval ends by NotBefore less the margin.
-4. What one event takes out of service is not put back by another at the same moment: each waits for the other to end.
-5. What starts before anything was begun is prepared for all the same: late, without an approval, and as well as it can
-   still be.
+4. No event puts back into service what another is taking out at the same moment: each waits for the other to end.
+5. An event that starts before anything was begun is still prepared: late, without an approval, and as well as possible.
 
 Spec: R75 to R81, R100 to R104
 """
@@ -49,7 +48,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the step that is under way; it has failed."""
+    """Stop the running step and count it as failed."""
 
     step: Step
     reason: str
@@ -70,12 +69,12 @@ class Approve:
 
 @dataclass(frozen=True, slots=True)
 class ReportUnprepared:
-    """Say that it started before this VM was prepared."""
+    """Report that the event started before this VM was prepared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nothing is left to do."""
+    """Remove the record: nothing is left to do."""
 
 
 Action: TypeAlias = Begin | Stop | GiveUp | Approve | ReportUnprepared | Forget
@@ -83,12 +82,12 @@ Action: TypeAlias = Begin | Stop | GiveUp | Approve | ReportUnprepared | Forget
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What to do, or what is waited for.
+    """Decision about one event: an action, or a reason to wait.
 
     Attributes:
-        action: None: wait.
-        look_again_at: When time alone may change the judgement; None: never.
-        why: In words, for `agent status` and the log.
+        action: Action to take; None to wait.
+        look_again_at: Time at which time alone may change the judgement; None if it cannot.
+        why: Reason in words, for `agent status` and the log.
     """
 
     action: Action | None
@@ -99,23 +98,23 @@ class Judgement:
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 _RETRY_MAX = timedelta(seconds=10)
-"""No approval is put off for longer than this after it was not taken."""
+"""Maximum delay before an approval that was not accepted is sent again."""
 
 Agreement: TypeAlias = Callable[[Record, datetime | None], Verdict]
-"""Whether this VM approves, given the moment after which it is not worth while; see `together.may_approve`."""
+"""Decides if this VM may approve, given the time after which waiting is useless; see `together.may_approve`."""
 
 
 def judge(
     record: Record, now: datetime, margin: timedelta, agree: Agreement, others: Iterable[Record] = ()
 ) -> Judgement:
-    """What there is to do about that event.
+    """Decide what to do about the event.
 
     Args:
-        record: What is known.
-        now: The endpoint's time, as well as it is known.
-        margin: How long before NotBefore steps have to end.
-        agree: Whether this VM may approve for all that are named.
-        others: What is known of all events.
+        record: Known facts about the event.
+        now: Best estimate of the endpoint's time.
+        margin: Time before NotBefore by which steps must end.
+        agree: Function that decides if this VM may approve for all VMs of the event.
+        others: Records of all events.
     """
     cutoff = _cutoff(record.event.not_before, margin)
     judgement = _judge_alone(record, now, cutoff, agree)
@@ -140,7 +139,7 @@ _UNDOING = frozenset({Step.RECOVER, Step.CANCELED})
 
 
 def _crossing(record: Record, step: Step, others: Iterable[Record]) -> Record | None:
-    """The event for which a handler does the opposite of that step just now."""
+    """Return the event for which a handler is currently doing the opposite of that step; None if there is none."""
     opposites = _UNDOING if step is Step.PREPARE else {Step.PREPARE} if step in _UNDOING else frozenset()
     return next(
         (
@@ -155,12 +154,12 @@ def _crossing(record: Record, step: Step, others: Iterable[Record]) -> Record | 
 
 
 def retryable(record: Record, now: datetime, margin: timedelta) -> tuple[Step, ...]:
-    """The failed steps that would run again if they were to, in order; the others have missed their moment.
+    """Return the failed steps that would run again now, in order; it is too late for the others.
 
     Args:
-        record: What is known.
-        now: The endpoint's time, as well as it is known.
-        margin: How long before NotBefore steps have to end.
+        record: Known facts about the event.
+        now: Best estimate of the endpoint's time.
+        margin: Time before NotBefore by which steps must end.
     """
     if record.gone_at is not None:
         in_time: tuple[Step, ...] = (Step.RECOVER, Step.CANCELED)
@@ -175,7 +174,7 @@ def retryable(record: Record, now: datetime, margin: timedelta) -> tuple[Step, .
 
 
 def standing(record: Record) -> PeerState:
-    """What this VM tells its peers of the event."""
+    """Return the state of the event that this VM reports to its peers."""
     rule = record.rule
     is_preparing = not record.is_prepared and not record.has_failed(Step.PREPARE)
     if record.by_hand_at is not None:
@@ -189,7 +188,7 @@ def standing(record: Record) -> PeerState:
 
 
 def _cutoff(not_before: datetime | None, margin: timedelta) -> datetime | None:
-    """When steps before the approval have to end; an endpoint may name any moment, also one just after time began."""
+    """Return the time by which steps before the approval must end; NotBefore may be any time, even near the minimum."""
     return None if not_before is None else not_before - min(margin, not_before - _BEGINNING)
 
 
@@ -202,7 +201,7 @@ def _do(action: Action, why: str) -> Judgement:
 
 
 def _preparing(record: Record, now: datetime, cutoff: datetime | None) -> Judgement | None:
-    """What is left to do before an approval can be thought of; None: nothing."""
+    """Decide what is left to do before the approval; None if nothing is."""
     is_late = cutoff is not None and now >= cutoff
     if record.running is not None:
         if is_late and not record.is_stopping:
@@ -215,10 +214,10 @@ def _preparing(record: Record, now: datetime, cutoff: datetime | None) -> Judgem
     return _do(Begin(Step.PREPARE), "it is announced")
 
 
-def _approving(  # noqa: PLR0911 - one return for each thing that may be waited for
+def _approving(  # noqa: PLR0911 - one return for each reason to wait
     record: Record, now: datetime, cutoff: datetime | None, agree: Agreement
 ) -> Judgement:
-    """What there is to do about the approval, now that preparing has come to an end."""
+    """Decide what to do about the approval, now that preparation has ended."""
     if record.approval is Approval.ACCEPTED:
         return _wait("approved; it starts when all have approved, or at NotBefore")
     if record.by_hand_at is None:
@@ -235,7 +234,7 @@ def _approving(  # noqa: PLR0911 - one return for each thing that may be waited 
             return _wait(f"held: {what}{retry}; it starts at NotBefore")
     if record.approval is Approval.SENDING:
         return _wait("the approval is on its way")
-    # A moment that lies further ahead was taken from a clock that has been set back since.
+    # A time further ahead comes from a clock that has been set back since.
     if record.approve_again_at is not None and now < record.approve_again_at <= now + _RETRY_MAX:
         return _wait("the endpoint did not take the approval; it is sent again", record.approve_again_at)
     return _do(Approve(), "ready")
@@ -248,7 +247,7 @@ _UNWILLING = {
 
 
 def _objection(record: Record, cutoff: datetime | None, agree: Agreement) -> Judgement | None:
-    """Why nothing is approved yet; None: nothing stands against it."""
+    """Return the reason not to approve yet; None if there is none."""
     rule = record.rule
     if rule.approve in _UNWILLING:
         return _wait(_UNWILLING[rule.approve])
@@ -274,7 +273,7 @@ def _started(record: Record) -> Judgement:
 
 
 def _can_still_prepare(record: Record) -> bool:
-    """Whether preparing was never begun, or is to be run again; what has failed before is not tried by itself."""
+    """Return True if preparing never began or is to be run again; a failed preparation is not retried automatically."""
     run = record.run(Step.PREPARE)
     return record.rule.has_preparation and (run is None or run.tries == 0 or run.state is RunState.INTERRUPTED)
 
@@ -301,7 +300,10 @@ def _gone(record: Record) -> Judgement:
 
 
 def ending(record: Record) -> Step:
-    """The last step of an event that is gone: whoever saw it approved, or its time come, must take it for over."""
+    """Return the last step of an event that is gone.
+
+    An event that was approved, or whose NotBefore has passed, must be assumed to be over, not cancelled.
+    """
     not_before = record.event.not_before
     is_over = (
         record.started_at is not None
@@ -312,7 +314,7 @@ def ending(record: Record) -> Step:
 
 
 def _needs(record: Record, step: Step) -> bool:
-    """Whether there is anything to undo, or anybody wants to be told."""
+    """Return True if there is anything to undo, or any hook to run."""
     if record.rule.has_preparation and not record.has_begun_to_prepare:
         return step is Step.RECOVER and bool(record.rule.recover)
     return bool(record.has_begun_to_prepare or record.rule.hooks(step))

@@ -1,7 +1,7 @@
-"""Where in a TOML text a value stands. tomllib says what a text holds, not where: it is asked statement by statement.
+"""Line numbers of values in a TOML text. tomllib reports no positions, so it is asked statement by statement.
 
-Nothing here knows TOML: every question is a text that the parser takes or refuses. The work is bounded by the length of
-the text, with one exception that has a limit of its own (`_element`).
+This module knows no TOML syntax: every question is a text that the parser accepts or rejects. The work is bounded by
+the length of the text, with one exception that has its own limit (`_element`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 __all__ = ["Keys", "line_of", "unfinished_line"]
 
 Keys: TypeAlias = Sequence[str | int]
-"""A path: names of keys, and places in arrays, from 0."""
+"""A path: names of keys, and indexes in arrays, from 0."""
 
 _AT = re.compile(r"\(at line (\d+), column \d+\)")
 _TAKEN = "Cannot overwrite a value"
@@ -26,10 +26,10 @@ _ELEMENT_LENGTH_MAX = 16 << 10
 
 
 def line_of(text: str, keys: Keys) -> int:
-    """The line, from 1, at which the value of that path begins, or the deepest part of it that is there.
+    """Return the line, from 1, at which the value of that path begins, or the deepest part of it that exists.
 
     Args:
-        text: TOML without a fault.
+        text: Valid TOML.
         keys: The path.
     """
     lines = _lines(text)
@@ -50,7 +50,7 @@ def line_of(text: str, keys: Keys) -> int:
 
 
 def unfinished_line(text: str) -> int:
-    """The line, from 1, at which the first statement begins that has no end; the last line when all have one."""
+    """Return the line, from 1, at which the unfinished statement begins, or the last statement if all are finished."""
     lines = _lines(text)
     return max((begin + 1 for begin, _, _ in _statements(lines)), default=1)
 
@@ -60,9 +60,9 @@ def _lines(text: str) -> list[str]:
 
 
 def _statements(lines: list[str]) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Each statement: its first line, the one after its last, and what it holds by itself.
+    """Yield each statement: its first line, the line after its last, and its content, parsed alone.
 
-    One without an end is the last, and holds nothing.
+    A statement without an end is the last, and has no content.
     """
     begin = 0
     while begin < len(lines):
@@ -80,9 +80,10 @@ def _statements(lines: list[str]) -> Iterator[tuple[int, int, dict[str, Any]]]:
 
 
 def _end(lines: list[str], begin: int) -> int:
-    """The end of a statement of several lines; that of the text when it has none.
+    """Return the end of a statement of several lines; the end of the text if it has none.
 
-    Given its key a value beforehand, the parser refuses the statement as soon as it has read all of it, and says where.
+    With a value already assigned to its key, the parser rejects the statement once it has read all of it, and reports
+    the position.
     """
     taken = _key(lines[begin]) + "= 0\n"
     size = 2
@@ -95,17 +96,18 @@ def _end(lines: list[str], begin: int) -> int:
                 return begin + int(at[1]) - 1
         if begin + size >= len(lines):
             return len(lines)
+        # Doubling keeps the total work proportional to the length of the statement.
         size *= 2
 
 
 def _key(line: str) -> str:
-    """The key with which a statement begins."""
+    """Return the key with which a statement begins."""
     places = (place for place, character in enumerate(line) if character == "=")
     return next((line[:at] for at in islice(places, _KEY_TRIES_MAX) if _parsed(line[:at] + "= 0")), "")
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """What that TOML holds; None when it is none."""
+    """Parse TOML; None if it is invalid."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError):
@@ -114,18 +116,18 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 @dataclass(slots=True)
 class _Headers:
-    """Which table the statements after a header belong to.
+    """The table to which the statements after a header belong.
 
     Attributes:
-        path: Its path.
-        counts: The last element of each array of tables, by the array's path.
+        path: Path of the table.
+        counts: Index of the last element of each array of tables, by the array's path.
     """
 
     path: tuple[str | int, ...] = ()
     counts: dict[tuple[str | int, ...], int] = field(default_factory=dict)
 
     def enter(self, content: dict[str, Any]) -> None:
-        """Take note of a header, of which its own statement says: ``{"rule": [{}]}``."""
+        """Enter the table of a header, given the content of the header alone: ``{"rule": [{}]}``."""
         self.path = ()
         while content:
             (name, inner), *_ = content.items()
@@ -138,7 +140,7 @@ class _Headers:
 
 
 def _depth(path: tuple[str | int, ...], content: Any, keys: Keys, *, is_header: bool) -> int:  # noqa: ANN401 - parsed TOML
-    """How many of the keys, from the first on, a statement below that path sets."""
+    """Return the number of keys, counted from the first, that a statement below that path sets."""
     common = next((n for n, (a, b) in enumerate(zip(path, keys, strict=False)) if a != b), min(len(path), len(keys)))
     if is_header or common < len(path):
         return common if is_header else 0
@@ -153,7 +155,7 @@ def _depth(path: tuple[str | int, ...], content: Any, keys: Keys, *, is_header: 
 
 
 def _element(lines: list[str], keys: Keys) -> int:
-    """The line, from 0, of a statement at which an element of its arrays begins.
+    """Return the line, from 0, within a statement at which an element of its arrays begins.
 
     Every beginning of the statement is closed in the ways that the path allows, until one is TOML and holds the path.
     """
@@ -169,7 +171,7 @@ def _element(lines: list[str], keys: Keys) -> int:
 
 
 def _closings(content: Any, keys: Keys) -> list[str]:  # noqa: ANN401 - parsed TOML
-    """What closes the arrays and inline tables along a path, when the text ends within the first, the second ..."""
+    """Return the texts that close the arrays and inline tables along a path, from the outermost inwards."""
     closings: list[str] = []
     for key in keys:
         content = content[key]

@@ -1,6 +1,6 @@
-"""A small HTTP server for a handful of callers: h11 parses, asyncio carries, everything has a limit.
+"""A small HTTP server for a few callers: h11 parses, asyncio does the I/O, everything has a limit.
 
-The agent must stay light, so the server's libraries are not for it. What it serves is small and seldom asked for.
+The agent must stay light, so it does without the server's libraries. Its answers are small and seldom requested.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Incoming:
     """A request.
 
     Attributes:
-        headers: Names in lower case.
-        query: The last value of each parameter.
+        headers: Headers, with names in lower case.
+        query: Last value of each parameter.
     """
 
     method: str
@@ -49,7 +49,7 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer."""
+    """A response."""
 
     status: int = 200
     body: bytes = b""
@@ -58,18 +58,18 @@ class Reply:
 
 
 Answering: TypeAlias = Callable[[Incoming], Awaitable[Reply]]
-"""Answers requests; what it raises becomes a 500."""
+"""Answers a request; an exception becomes a 500."""
 
 
 class Listener:
-    """Serves one address.
+    """HTTP server on one address.
 
     Args:
-        address: ``127.0.0.1:9469``.
-        answer: Answers each request.
+        address: Address, for example ``127.0.0.1:9469``.
+        answer: Function that answers each request.
 
     Raises:
-        ConfigError: The address is none.
+        ConfigError: The address is invalid.
     """
 
     def __init__(self, address: str, answer: Answering) -> None:
@@ -80,7 +80,7 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Where it answers, once open."""
+        """URL at which it answers, once open."""
         assert self._server is not None  # noqa: S101 - open() was called
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -89,7 +89,7 @@ class Listener:
         """Begin to answer.
 
         Raises:
-            ConfigError: It cannot listen there.
+            ConfigError: The address cannot be used.
         """
         try:
             self._server = await asyncio.start_server(self._accept, self._host, self._port, limit=_CHUNK_BYTES)
@@ -99,7 +99,7 @@ class Listener:
             raise ConfigError(msg) from error
 
     async def close(self) -> None:
-        """Stop answering."""
+        """Stop answering, and end all connections."""
         if self._server is None:
             return
         self._server.close()
@@ -118,9 +118,9 @@ class Listener:
         try:
             await self._serve(reader, writer)
         except (OSError, TimeoutError, h11.ProtocolError):
-            pass  # The other side has gone, is too slow, or does not speak HTTP.
+            pass  # The client has gone, is too slow, or does not speak HTTP.
         except asyncio.CancelledError:
-            pass  # close() ends what is open; nobody awaits this task but close().
+            pass  # close() cancels this task, and only close() awaits it.
         finally:
             self._connections.discard(task)
             writer.transport.abort() if writer.is_closing() else writer.close()
@@ -158,7 +158,7 @@ class Listener:
 async def _receive(
     connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> Incoming | None:
-    """The next request; None when the other side has ended."""
+    """Return the next request; None if the client has closed the connection."""
     async with asyncio.timeout(_IDLE_S):
         head = await _next_event(connection, reader, writer)
     if not isinstance(head, h11.Request):

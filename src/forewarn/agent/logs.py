@@ -1,4 +1,4 @@
-"""Where the agent's log goes: readable lines on a terminal, lines that the journal understands, JSON in a file."""
+"""Output of the agent's log: readable lines on a terminal, lines with a priority for the journal, JSON in a file."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _FILE_SIZE_BYTES_MAX = 10 << 20
 _FILES_KEPT = 3
 _FILE_MODE = 0o640
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""Members that every record has; what a call adds is told beside its text."""
+"""Attributes that every record has; those that a call adds are logged in addition to the text."""
 
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
-"""Levels of syslog, which the journal reads from the beginning of a line."""
+"""Syslog levels, which the journal reads at the beginning of a line."""
 
 
 def configure_logging(level: str, file: str = "", environment: Mapping[str, str] = os.environ) -> None:
-    """Send the agent's log where it belongs.
+    """Send the agent's log to a file, the journal or the terminal.
 
     Args:
-        level: Least urgent lines: ``debug``, ``info``, ``warning``, ``error``.
-        file: A file, kept within 10 MiB and three older ones; empty: stderr.
-        environment: Says whether stderr is the journal.
+        level: Lowest level that is logged: ``debug``, ``info``, ``warning``, ``error``.
+        file: Path of a log file, kept within 10 MiB and three older ones; if empty, stderr.
+        environment: Environment that shows if stderr is the journal.
 
     Raises:
         ConfigError: The file cannot be written.
@@ -63,7 +63,7 @@ def configure_logging(level: str, file: str = "", environment: Mapping[str, str]
 
 
 def _make(file: str) -> None:
-    """Make the file, unless it is there: what hooks print may be secret, so it is not for everybody."""
+    """Create the file, unless it exists, for owner and group only: the output of hooks may be secret."""
     os.close(os.open(file, os.O_WRONLY | os.O_CREAT, _FILE_MODE))
 
 
@@ -73,7 +73,7 @@ def _rotate(file: str, older: str) -> None:
 
 
 def _is_journal(stream: str) -> bool:
-    """Whether stderr is what systemd calls the journal: the variable outlives a redirection, so it names the stream."""
+    """Return True if stderr is the journal; the variable names the stream, because it outlives a redirection."""
     try:
         status = os.fstat(sys.stderr.fileno())
     except (OSError, ValueError):
@@ -90,7 +90,7 @@ def _moment(record: logging.LogRecord) -> str:
 
 
 class _Json(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object on each line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {"timestamp": _moment(record), "level": record.levelname.lower()}
@@ -102,7 +102,7 @@ class _Json(logging.Formatter):
 
 
 class _Plain(logging.Formatter):
-    """For people."""
+    """Readable lines for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = f"{_moment(record)} {record.levelname.lower():7} {' '.join(record.getMessage().split())}"
@@ -113,7 +113,7 @@ class _Plain(logging.Formatter):
 
 
 class _Journal(_Json):
-    """JSON with a priority in front, which the journal takes off."""
+    """JSON with a leading priority, which the journal removes."""
 
     def format(self, record: logging.LogRecord) -> str:
         return f"<{_PRIORITIES.get(record.levelno, 6)}>{super().format(record)}"

@@ -1,4 +1,4 @@
-"""What the agent counts. `exposition` shows it to Prometheus, and is loaded when somebody asks for the first time."""
+"""Counters of the agent. `exposition` renders them for Prometheus, and is loaded at the first scrape."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from forewarn.agent.rule import Step
 __all__ = ["BUCKETS_S", "AgentMetrics", "Spans", "phase"]
 
 BUCKETS_S = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600, 900)
-"""Upper ends of the buckets into which spans are counted."""
+"""Upper bounds of the histogram buckets for durations, in seconds."""
 
 
 def phase(record: Record) -> str:
-    """Where an event stands, in one word, for `agent status` and the metric of events by state."""
+    """Return the state of an event in one word, for `agent status` and the metric of events by state."""
     if record.gone_at is not None:
         has_failed = record.has_failed(Step.RECOVER) or record.has_failed(Step.CANCELED)
         return "recovery-failed" if has_failed else "recovering"
@@ -35,19 +35,19 @@ def phase(record: Record) -> str:
 
 @dataclass(slots=True)
 class Spans:
-    """How long something took, each time.
+    """Histogram of durations.
 
     Attributes:
-        counts: How often it took at most so long as the end of each bucket, and more than the one before; the last
-            place is for what took longer than all.
-        sum_s: All of them together.
+        counts: Number of durations in each bucket, not cumulative: up to its bound and above the one before; the last
+            item counts those above all bounds.
+        sum_s: Sum of all durations.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     sum_s: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """It took so long once."""
+        """Count one duration."""
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.sum_s += seconds
 
@@ -56,20 +56,20 @@ class AgentMetrics:
     """The counters of one agent.
 
     Args:
-        records: Hands over what is there now, when it is asked for.
-        now: The present moment.
+        records: Function that returns the current records.
+        now: Function that returns the current time.
 
     Attributes:
         ended_events: Events that are over, by type and outcome.
         unprepared_events: Events that started before this VM was prepared, by type.
-        steps: How long steps took, by step and outcome.
-        approvals: From the first sight of an event to the approval that the endpoint took.
-        approval_failures: Approvals that it did not take.
-        polls: Its answers, by outcome.
-        last_poll_at: When it answered last; None while it never did.
-        save_failures: Times that the state file could not be written.
-        reloads: Configurations that were read again, by outcome.
-        is_config_current: Whether the one that was read last was taken.
+        steps: Durations of steps, by step and outcome.
+        approvals: Times from the first sight of an event to its accepted approval.
+        approval_failures: Number of approvals that the endpoint did not accept.
+        polls: Polls of the endpoint, by outcome.
+        last_poll_at: Time of its latest answer; None before the first.
+        save_failures: Number of failed writes of the state file.
+        reloads: Reloads of the configuration, by outcome.
+        is_config_current: True if the latest reload was accepted.
     """
 
     def __init__(self, records: Callable[[], Iterable[Record]], now: Callable[[], datetime]) -> None:
@@ -87,46 +87,46 @@ class AgentMetrics:
         self.is_config_current = True
 
     def render(self) -> bytes:
-        """All of it, in the text form of Prometheus."""
-        # Prometheus's library brings a web server with it: two megabytes, which an agent that nobody asks does without.
+        """Render all metrics in the text format of Prometheus."""
+        # Prometheus's library loads a web server, two megabytes that an agent without scrapes can save.
         from forewarn.agent.exposition import render
 
         return render(self)
 
     def polled(self, at: datetime) -> None:
-        """The endpoint answered."""
+        """Count an answer of the endpoint."""
         self.polls["ok"] += 1
         self.last_poll_at = at
 
     def missed(self) -> None:
-        """The endpoint did not answer, or not with a document."""
+        """Count a poll without an answer, or without a document."""
         self.polls["failed"] += 1
 
     def stepped(self, step: Step, seconds: float, *, has_succeeded: bool) -> None:
-        """A step came to its end."""
+        """Count the end of a step."""
         self.steps.setdefault((step.value, "done" if has_succeeded else "failed"), Spans()).add(seconds)
 
     def approved(self, seconds: float) -> None:
-        """The endpoint took an approval, so long after the event was seen first."""
+        """Count an accepted approval, and the time since the event was first seen."""
         self.approvals.add(seconds)
 
     def approval_failed(self) -> None:
-        """The endpoint did not take an approval."""
+        """Count an approval that the endpoint did not accept."""
         self.approval_failures += 1
 
     def unprepared(self, event_type: str) -> None:
-        """An event started before this VM was prepared."""
+        """Count an event that started before this VM was prepared."""
         self.unprepared_events[event_type] += 1
 
     def ended(self, event_type: str, outcome: str) -> None:
-        """Nothing is left to do about an event."""
+        """Count an event on which no work is left."""
         self.ended_events[event_type, outcome] += 1
 
     def reloaded(self, *, is_taken: bool) -> None:
-        """The configuration was read again, and taken or not."""
+        """Count a reload of the configuration, accepted or not."""
         self.reloads["ok" if is_taken else "failed"] += 1
         self.is_config_current = is_taken
 
     def save_failed(self) -> None:
-        """The state file could not be written."""
+        """Count a failed write of the state file."""
         self.save_failures += 1

@@ -1,4 +1,4 @@
-"""What is known of one peer: which events it was asked about, and its last word on each. No I/O, no clock."""
+"""State of one peer: the events that it was asked about, and its latest report on each. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Peer:
     """One peer.
 
     Args:
-        name: Of its VM.
+        name: Name of its VM.
 
     Attributes:
-        version: Of all that it would answer, as it said last; empty while it never did.
+        version: Version of its states, as it last reported it; empty before the first.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,17 +29,17 @@ class Peer:
         self._reports: dict[str, Report] = {}
 
     def report(self, event_id: str) -> Report | None:
-        """Its last word about that event; None when it was asked and has never said any."""
+        """Return its latest report on that event; `UNASKED` before it was asked, None if it was but never reported."""
         return self._reports.get(event_id, None if event_id in self._asked else UNASKED)
 
     def choose(self, event_ids: Iterable[str]) -> tuple[str, ...]:
-        """Those to ask it about now: as many as go into one question, first those that waited longest."""
+        """Choose the events to ask about now: as many as fit into one question, longest waiting first."""
         return tuple(sorted(event_ids, key=lambda event_id: self._asked.get(event_id, 0))[:EVENTS_MAX])
 
     def take(self, event_ids: Collection[str], response: Response, now: datetime) -> dict[str, PeerState]:
-        """Take in what it answered about these events; hands back what has changed.
+        """Take in its answer about these events, and return the changed states.
 
-        An event that it leaves out is not known to it yet, or any more: its last word holds.
+        An event that it leaves out is not yet, or no longer, known to it: its latest report stays valid.
         """
         self.version = response.version
         changed: dict[str, PeerState] = {}
@@ -52,13 +52,13 @@ class Peer:
         return changed
 
     def note_asked(self, event_ids: Collection[str]) -> bool:
-        """Note that a question about these has come to its end, answered or not; says whether it was the first."""
+        """Record the end of a question about these events, answered or not; return True if it was the first for any."""
         self._round += 1
         is_first = any(event_id not in self._asked for event_id in event_ids)
         self._asked |= dict.fromkeys(event_ids, self._round)
         return is_first
 
     def forget_all_but(self, event_ids: Collection[str]) -> None:
-        """Keep only what is about these."""
+        """Forget everything but these events."""
         self._asked = {event_id: number for event_id, number in self._asked.items() if event_id in event_ids}
         self._reports = {event_id: report for event_id, report in self._reports.items() if event_id in event_ids}

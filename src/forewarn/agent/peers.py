@@ -1,8 +1,8 @@
-"""How the agents of one event's VMs hear from each other: each asks the others, and believes nothing but answers.
+"""Exchange between the agents of one event's VMs: each asks the others, and trusts only answers to its own questions.
 
-While there is an event that names this VM and others, every other one is asked each second, all at the same time, so
-that one that hangs delays nobody. A question also shows whether its sender has something new to say; then it is asked
-back at once. With no such event, nothing is sent.
+While there is an event that names this VM and others, each of the others is asked every second, all in parallel, so
+that a peer that hangs delays no one. A question also shows if its sender has news; then the sender is asked back at
+once. Without such an event, nothing is sent.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ __all__ = ["PATH", "Peers", "Speaker", "read_secret"]
 _log = logging.getLogger("forewarn.agent")
 
 PATH = "/v1/standing"
-"""Where questions are sent to."""
+"""Path of questions."""
 
 _ASK_EVERY_S = 1.0
 _ASK_GAP_S = 0.05
-"""Least pause between two questions to the same peer, however often it says that there is something new."""
+"""Minimum pause between two questions to the same peer, however often it announces news."""
 
 _CONNECT_S = 1.0
 _ANSWER_S = 1.0
 _REFUSAL_S = 0.2
-"""How long somebody waits for a refusal who does not know the secret; so nobody can make this agent busy."""
+"""Delay of a refusal to a sender without the secret, so that it cannot keep this agent busy."""
 
 _COMPLAIN_EVERY_S = 60.0
 _SECRET_BYTES_MIN = 16
@@ -62,32 +62,32 @@ class Speaker(Protocol):
 
     @property
     def vm(self) -> str:
-        """This VM's name; empty while nobody knows it."""
+        """This VM's name; empty until it is known."""
         ...
 
     @property
     def records(self) -> Sequence[Record]:
-        """Events about which something is left to do."""
+        """Events on which work is left."""
         ...
 
     def now(self) -> datetime:
-        """The present moment."""
+        """Return the current time."""
         ...
 
     def standings(self) -> dict[str, PeerState]:
-        """What this VM tells its peers."""
+        """Return the states that this VM reports to its peers, by event."""
         ...
 
     def wake(self) -> None:
-        """Judge anew, soon."""
+        """Request a new round of judging."""
         ...
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret that all agents of a group share, without white space around it.
+    """Return the secret that all agents of a group share, without surrounding white space.
 
     Raises:
-        ConfigError: It cannot be read, others on this machine could read it too, or it is too short.
+        ConfigError: It cannot be read, is readable by others on this machine, or has the wrong length.
     """
     try:
         with path.open("rb") as file:
@@ -107,11 +107,11 @@ def read_secret(path: Path) -> bytes:
 
 @dataclass(slots=True)
 class _Line:
-    """The way to one peer.
+    """Connection to one peer.
 
     Attributes:
-        wake: Set when it is worth asking at once.
-        failures: In a row.
+        wake: Set when the peer should be asked at once.
+        failures: Number of consecutive failures.
     """
 
     peer: Peer
@@ -121,20 +121,20 @@ class _Line:
 
 
 class Peers:
-    """Asks the peers of one agent, and answers them; the agent's `Reports`.
+    """Exchange with the peers of one agent: asks them and answers them; the agent's `Reports`.
 
     Args:
-        together: Where they are.
-        secret: What all of them share.
-        is_mute: Never say how far this VM is, as a dry run must not.
-        connect: The way to the peer at a URL.
-        draw: Makes nonces.
+        together: Settings with the addresses.
+        secret: Secret that all agents share.
+        is_mute: True to never report this VM's state, as in a dry run.
+        connect: Function that returns the transport to the peer at a URL.
+        draw: Function that returns a new nonce.
 
     Attributes:
-        refused: How many questions came from somebody who does not know the secret.
+        refused: Number of questions from senders without the secret.
 
     Raises:
-        ConfigError: An address is none.
+        ConfigError: An address is invalid.
     """
 
     def __init__(
@@ -160,28 +160,28 @@ class Peers:
 
     @property
     def url(self) -> str:
-        """Where it answers, once open."""
+        """URL at which it answers, once open."""
         return self._listener.url
 
     def of(self, event_id: str) -> Mapping[str, Report]:
-        """Each peer's last word about that event; that of one that could not be asked yet is `together.UNASKED`."""
+        """Return each peer's latest report on that event; `together.UNASKED` for a peer that has not been asked yet."""
         words = {name: line.peer.report(event_id) for name, line in self._lines.items() if name != self._vm}
         return {name: report for name, report in words.items() if report is not None}
 
-    # Its life
+    # Life cycle
 
     async def open(self, speaker: Speaker) -> None:
         """Begin to answer for that agent.
 
         Raises:
-            ConfigError: It cannot listen there.
+            ConfigError: The address cannot be used.
         """
         self._speaker = speaker
         speaker.listeners.append(self.look)
         await self._listener.open()
 
     async def run(self) -> None:
-        """Ask, until cancelled."""
+        """Ask until cancelled."""
         async with asyncio.TaskGroup() as group:
             for line in self._lines.values():
                 group.create_task(self._keep_asking(line))
@@ -193,7 +193,7 @@ class Peers:
             await line.transport.close()
 
     def look(self) -> None:
-        """Take note of how far the agent is. It has saved that already: peers hear nothing that a crash takes back."""
+        """Publish the agent's current states. They are saved already: no crash can take back what peers are sent."""
         assert self._speaker is not None  # noqa: S101 - open() was called
         standings = self._speaker.standings()
         if standings == self._standings:
@@ -210,7 +210,7 @@ class Peers:
         return "" if self._speaker is None else self._speaker.vm
 
     def _warn_of_strangers(self) -> None:
-        """Say which VMs cannot be asked, once for each event."""
+        """Warn of VMs that cannot be asked, once for each event."""
         strangers = {
             (record.event.id, name)
             for record in self._open_records()
@@ -222,14 +222,14 @@ class Peers:
         self._strangers = strangers
 
     def _open_records(self) -> list[Record]:
-        """Events about which this VM's peers are told."""
+        """Return the events on which this VM reports to its peers."""
         records = () if self._speaker is None else self._speaker.records
         return [record for record in records if record.event.key in (self._standings or {})]
 
     # Asking
 
     async def _keep_asking(self, line: _Line) -> None:
-        """Ask one peer for as long as there is something to ask it about."""
+        """Ask one peer for as long as there is something to ask."""
         while True:
             line.wake.clear()
             event_ids = line.peer.choose(self._open_events(line.peer.name))
@@ -241,7 +241,7 @@ class Peers:
                     await line.wake.wait()
 
     def _open_events(self, name: str) -> list[str]:
-        """Events that concern that peer, for which its word may still make a difference."""
+        """Return the events that name that peer and for which its report may still matter."""
         return [
             record.event.key
             for record in self._open_records()
@@ -249,7 +249,7 @@ class Peers:
         ]
 
     async def _ask(self, line: _Line, event_ids: tuple[str, ...]) -> None:
-        """Ask once, and take in the answer or note that there was none."""
+        """Ask once, and record the answer or its absence."""
         assert self._speaker is not None  # noqa: S101 - there are events
         changed: dict[str, PeerState] = {}
         try:
@@ -270,10 +270,10 @@ class Peers:
             self._speaker.wake()
 
     async def _exchange(self, line: _Line, event_ids: tuple[str, ...]) -> Response:
-        """One question and its answer.
+        """Send one question and return its answer.
 
         Raises:
-            _Unheard: There was none that can be believed.
+            _Unheard: There was no answer that can be trusted.
         """
         question = Question(
             sender=self._vm, receiver=line.peer.name, nonce=self._draw(), version=self._version, events=event_ids
@@ -305,7 +305,7 @@ class Peers:
     # Answering
 
     async def answer(self, incoming: Incoming) -> Reply:
-        """The answer to one request of anybody."""
+        """Answer one request from any sender."""
         if incoming.path != PATH:
             return Reply(status=HTTPStatus.NOT_FOUND, body=b"no such path\n")
         if incoming.method != "POST":
@@ -319,11 +319,12 @@ class Peers:
         return self._respond(question)
 
     def _respond(self, question: Question) -> Reply:
-        """The answer to somebody who knows the secret."""
+        """Answer a sender that knows the secret."""
         status, refusal = self._objection(question)
         standings: dict[str, PeerState] = {}
         if not refusal:
             line = self._lines[question.sender]
+            # A new version means that the sender has news: ask it back at once.
             if question.version != line.peer.version:
                 line.wake.set()
             told = {} if self._is_mute or self._standings is None else self._standings
@@ -333,7 +334,7 @@ class Peers:
         return Reply(status=status, body=body, content_type="application/json", headers={SIGNATURE: signature})
 
     def _objection(self, question: Question) -> tuple[HTTPStatus, str]:
-        """Why a question is not answered; empty when it is."""
+        """Return the status and the reason why a question is refused; the reason is empty if it is answered."""
         if not self._vm or self._standings is None:
             return HTTPStatus.SERVICE_UNAVAILABLE, "it has only just started"
         if question.receiver != self._vm:
@@ -343,7 +344,7 @@ class Peers:
         return HTTPStatus.OK, ""
 
     def _complain(self, body: bytes, reason: str) -> None:
-        """Say that somebody does not know the secret, at most once a minute for each name that it claims to have."""
+        """Log that a sender does not know the secret, at most once a minute for each claimed name."""
         self.refused += 1
         try:
             claimed = decode(body, Question).sender
@@ -365,4 +366,4 @@ class Peers:
 
 
 class _Unheard(Exception):
-    """A peer did not say how far it is; the message is the reason."""
+    """A peer did not report its state; the message is the reason."""

@@ -1,4 +1,4 @@
-"""Commands: started without a shell, ended with all that they started, their output kept within a limit."""
+"""Commands: run without a shell by default, ended with all their children, with limited output."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from forewarn.errors import HookFailed
 __all__ = ["run_process"]
 
 _GRACE_S = 3.0
-"""From asking a command to end until it is ended."""
+"""Time between asking a command to end and killing it."""
 
 _DRAIN_S = 0.5
-"""How long to read on after its end: a child that lives on may hold the pipe open for ever."""
+"""Time to keep reading after its end: a surviving child may hold the pipe open forever."""
 
 _LOOK_S = 0.05
-"""From one look whether anything of it is left to the next."""
+"""Interval between checks for survivors of the process group."""
 
 _LABEL_LENGTH_MAX = 120
 _STDIN, _STDOUT, _STDERR = range(3)
@@ -40,14 +40,14 @@ async def run_process(
 ) -> Ran:
     """Run a command to its end; cancelling ends it, and everything that it has started.
 
-    What it leaves in the background when it ends by itself may live on, and is not waited for.
+    Processes that it leaves in the background when it ends normally may live on, and are not waited for.
 
     Args:
-        command: Program and arguments; a text is a line for the system's shell.
-        stdin: What it reads, or does not read.
+        command: Program and arguments; a string is a line for the system's shell.
+        stdin: Standard input; the command need not read it.
         environment: All of its variables.
-        timeout_s: For it to end.
-        output_size_bytes_max: How much of the end of each stream is kept.
+        timeout_s: Time limit, in seconds.
+        output_size_bytes_max: Maximum size that is kept from the end of each stream.
 
     Raises:
         HookFailed: It cannot be started, or took too long.
@@ -57,6 +57,7 @@ async def run_process(
     starting = asyncio.ensure_future(_start(command, environment, watch, label))
     is_late = False
     try:
+        # Shielded, because a start that is cancelled half-way would leave children behind; see `_abandon`.
         transport = await asyncio.shield(starting)
     except asyncio.CancelledError:
         await _abandon(starting, watch)
@@ -84,11 +85,11 @@ async def run_process(
 
 
 class _Watch(asyncio.SubprocessProtocol):
-    """What becomes of a process. Its end does not wait for its pipes, which others may hold.
+    """Events of a process. Its end does not wait for its pipes, which other processes may hold.
 
     Attributes:
-        has_ended: It has.
-        is_silent: Nothing more can come from it.
+        has_ended: Set once the process has ended.
+        is_silent: Set once no more output can come.
     """
 
     def __init__(self, size_bytes_max: int) -> None:
@@ -99,27 +100,27 @@ class _Watch(asyncio.SubprocessProtocol):
         self._open = {_STDIN, _STDOUT, _STDERR}
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Keep the end of it."""
+        """Keep the end of the output."""
         kept = self._kept[fd]
         kept += data
         del kept[: max(len(kept) - self._size_bytes_max, 0)]
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's callback
-        """Take note that a pipe is closed; a command need not read what it is given."""
+        """Record that a pipe is closed; a command need not read its input."""
         self._open.discard(fd)
         if self._open <= {_STDIN}:
             self.is_silent.set()
 
     def process_exited(self) -> None:
-        """Take note of its end."""
+        """Record the end of the process."""
         self.has_ended.set()
 
     def is_open(self, fd: int) -> bool:
-        """Whether that pipe is."""
+        """Return True if that pipe is open."""
         return fd in self._open
 
     def said(self, fd: int) -> str:
-        """What was kept of a stream."""
+        """Return the output of a stream that was kept."""
         return self._kept[fd].decode("utf-8", "replace")
 
 
@@ -131,7 +132,7 @@ async def _start(
         if isinstance(command, str):
             transport, _ = await loop.subprocess_shell(lambda: watch, command, env=environment, **_own_group())
             return transport
-        # Windows finds a program by its extension as well, but only where somebody looks for it so.
+        # Windows needs shutil.which to find a program by its extension as well.
         program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
         transport, _ = await loop.subprocess_exec(lambda: watch, program, *command[1:], env=environment, **_own_group())
     except (OSError, ValueError) as error:
@@ -142,7 +143,7 @@ async def _start(
 
 
 def _own_group() -> dict[str, Any]:
-    """What gives a process a group of its own, so that it can be ended with all its children."""
+    """Return the options that put a process into its own group, so that it can be ended with all its children."""
     if sys.platform == "win32":
         options: dict[str, Any] = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     else:
@@ -151,7 +152,7 @@ def _own_group() -> dict[str, Any]:
 
 
 def _feed(transport: asyncio.SubprocessTransport, stdin: bytes) -> None:
-    """Hand over standard input, and its end."""
+    """Write standard input, then close it."""
     pipe = transport.get_pipe_transport(_STDIN)
     assert isinstance(pipe, asyncio.WriteTransport)  # noqa: S101 - asyncio made it
     pipe.write(stdin)
@@ -159,7 +160,7 @@ def _feed(transport: asyncio.SubprocessTransport, stdin: bytes) -> None:
 
 
 def _close(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
-    """Let go of the pipes, also of an input that nobody has read."""
+    """Close the pipes, including an input that was not read."""
     pipe = transport.get_pipe_transport(_STDIN)
     if watch.is_open(_STDIN) and isinstance(pipe, asyncio.WriteTransport):
         # A closing pipe with nothing left to write is about to close; asyncio would close it a second time.
@@ -170,15 +171,16 @@ def _close(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
 
 
 async def _end(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
-    """End the process and its group: ask first, then insist; at once when this is cancelled."""
+    """End the process and its group: SIGTERM first, then SIGKILL; SIGKILL at once if this is cancelled."""
     if watch.has_ended.is_set():
         return
+    # The process leads its own group, so its id is also the group's.
     group = transport.get_pid()
     _signal(transport, group, is_final=False)
     try:
         async with asyncio.timeout(_GRACE_S):
             await watch.has_ended.wait()
-            while _is_there(group):  # noqa: ASYNC110 - nobody tells when the children of a process are gone
+            while _is_there(group):  # noqa: ASYNC110 - no event reports the end of a process's children
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError:
         pass
@@ -190,7 +192,8 @@ async def _end(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
 async def _abandon(starting: asyncio.Future[asyncio.SubprocessTransport], watch: _Watch) -> None:
     """Kill a process that is being started and wait for its end, however often this is cancelled.
 
-    Cancelled half-way, asyncio would kill the process without its children, and then wait for what they hold open.
+    If it were cancelled half-way, asyncio would kill the process without its children, and then wait for the pipes that
+    they hold open.
     """
     while not starting.done():
         with contextlib.suppress(asyncio.CancelledError):
@@ -204,9 +207,9 @@ async def _abandon(starting: asyncio.Future[asyncio.SubprocessTransport], watch:
 
 
 async def _reap(watch: _Watch) -> None:
-    """Wait for the end of a process that was killed, however often this is cancelled: it takes milliseconds.
+    """Wait for the end of a killed process, however often this is cancelled: it takes milliseconds.
 
-    One that the system cannot end now (it waits for a disk that does not answer) is left to the system.
+    A process that the system cannot end now (it waits for a disk that does not answer) is left to the system.
     """
     ending = asyncio.ensure_future(watch.has_ended.wait())
     was_cancelled = False
@@ -224,7 +227,7 @@ async def _reap(watch: _Watch) -> None:
 
 
 def _is_there(group: int) -> bool:
-    """Whether anything is left of a process group. Its number is not given anew while there is."""
+    """Return True if any process of the group is left. Its number is not reused until then."""
     if sys.platform != "win32":
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, 0)

@@ -1,4 +1,4 @@
-"""Whether the commands of a configuration can be run on this machine, asked before an event asks."""
+"""Check that this machine can run the commands of a configuration, before an event needs them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class BrokenCommand:
     """A command that cannot be run.
 
     Attributes:
-        keys: Where it is in the configuration.
-        message: Of which rule and step it is, and why it cannot be run.
+        keys: Path of the command in the configuration.
+        message: Rule and step of the command, and the reason why it cannot be run.
     """
 
     keys: tuple[str | int, ...]
@@ -30,9 +30,9 @@ class BrokenCommand:
 
 
 def broken_commands(configuration: Configuration) -> tuple[BrokenCommand, ...]:
-    """The commands of hooks whose program this process could not start, in the order of the rules.
+    """Return the hooks' commands whose program this process could not start, in the order of the rules.
 
-    Lines for the shell are not looked at: only the shell knows which programs they run.
+    Lines for the shell are not checked: only the shell knows which programs they run.
     """
     return tuple(
         BrokenCommand(keys, f"{rule}, {keys[2]}: {why}")
@@ -42,7 +42,7 @@ def broken_commands(configuration: Configuration) -> tuple[BrokenCommand, ...]:
 
 
 def _commands(configuration: Configuration) -> Iterator[tuple[str, tuple[str | int, ...], str]]:
-    """The program of each hook that is a command, with its rule's name and its place."""
+    """Yield the program of each hook that is a command, with its rule's name and its path."""
     for place, rule in enumerate(configuration.rules):
         for step in Step:
             key = step.name.lower()
@@ -53,11 +53,11 @@ def _commands(configuration: Configuration) -> Iterator[tuple[str, tuple[str | i
 
 
 def _why_broken(program: str) -> str:
-    """Why a program cannot be started; empty when nothing is known against it."""
+    """Return the reason why a program cannot be started; empty if none is known."""
     found = shutil.which(program)
     if found is not None:
         return "" if os.name == "nt" else _why_no_script(Path(found))
-    if os.path.dirname(program):  # noqa: PTH120 - as shutil.which decides whether it looks at PATH
+    if os.path.dirname(program):  # noqa: PTH120 - the test by which shutil.which skips PATH
         return _why_no_program(Path(program))
     there = shutil.which(program, os.F_OK)
     return f"{there} is not executable" if there else f"{program!r} is not on the PATH"
@@ -70,12 +70,12 @@ def _why_no_program(path: Path) -> str:
 
 
 def _why_no_script(path: Path) -> str:
-    """Why the kernel would not start a file that may be executed; empty for programs and good scripts."""
+    """Return the reason why the kernel would not start an executable file; empty for programs and good scripts."""
     try:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING_BYTES)
     except OSError:
-        return ""  # One may run what one may not read.
+        return ""  # A file can be executable but not readable.
     if not beginning.startswith(b"#!"):
         is_text = b"\0" not in beginning and beginning.isascii()
         return f"{path} does not begin with #! and the program that is to run it" if is_text else ""

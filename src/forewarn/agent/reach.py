@@ -1,4 +1,4 @@
-"""Rules that can never decide about an event, and why: what `forewarn agent check` warns of."""
+"""Search for rules that can never decide about an event, for the warnings of `forewarn agent check`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "")
 _SOURCES = ("Platform", "User", "")
 
 _Kind: TypeAlias = tuple[str, str, bool, timedelta | None]
-"""Type, source, whether it hits this VM, expected impact. "" stands for all values that no rule can name."""
+"""Type, source, True if it hits this VM, expected impact. "" represents all values that no rule can name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """A rule that can never match an event first.
+    """A rule that can never be the first to match an event.
 
     Attributes:
-        place: Of the rule, from 0.
-        why: In words.
+        place: Index of the rule, from 0.
+        why: Reason in words.
     """
 
     place: int
@@ -34,13 +34,13 @@ class Unreachable:
 
 
 def unreachable_rules(rules: Sequence[Rule]) -> tuple[Unreachable, ...]:
-    """The rules that can never decide, in order.
+    """Return the rules that can never decide, in order.
 
-    Every rule named here is unreachable. There may be others: descriptions and windows are compared as they are
-    written, so a rule counts as covered only by rules without them, or with the same ones.
+    Every rule returned is unreachable. There may be others: descriptions and windows are compared as texts, so a rule
+    counts as covered only by rules without them, or with the same ones.
 
     Args:
-        rules: With their names, in order.
+        rules: All rules with their names, in order.
     """
     durations = _durations(rules)
     found = []
@@ -52,7 +52,7 @@ def unreachable_rules(rules: Sequence[Rule]) -> tuple[Unreachable, ...]:
 
 
 def _why_unreachable(rule: Rule, earlier: Sequence[Rule], durations: Sequence[timedelta | None]) -> str:
-    """Why the rule can never match first; empty when it can."""
+    """Return the reason why the rule can never match first; empty if it can."""
     if next(_kinds(rule, durations), None) is None:
         return "no whole number of seconds lies between min_duration and max_duration"
     wider = [other for other in earlier if _is_wider(other, rule)]
@@ -66,7 +66,7 @@ def _why_unreachable(rule: Rule, earlier: Sequence[Rule], durations: Sequence[ti
 
 
 def _kinds(rule: Rule, durations: Sequence[timedelta | None]) -> Iterator[_Kind]:
-    """Every kind of event that the rule matches."""
+    """Return every kind of event that the rule matches."""
     of_all = product(rule.types or _TYPES, rule.sources or _SOURCES, (True, False), durations)
     return (kind for kind in of_all if _takes(rule, kind))
 
@@ -77,13 +77,13 @@ def _takes(rule: Rule, kind: _Kind) -> bool:
 
 
 def _is_wider(wide: Rule, narrow: Rule) -> bool:
-    """Whether description and window of the one let through all that those of the other do."""
+    """Return True if the first rule's description and window accept everything that those of the second do."""
     has_wider_window = not wide.window or (bool(narrow.window) and set(narrow.window) <= set(wide.window))
     return has_wider_window and wide.description in {None, narrow.description}
 
 
 def _durations(rules: Iterable[Rule]) -> tuple[timedelta | None, ...]:
-    """An unknown impact, and the whole seconds on either side of each limit: between two limits all are alike."""
+    """Return an unknown impact, and the whole seconds on either side of each limit: between limits all are alike."""
     limits = {limit for rule in rules for limit in (rule.min_duration, rule.max_duration) if limit is not None}
     seconds = {0}
     for limit in limits:

@@ -1,4 +1,4 @@
-"""What the agent knows of one event: everything that has to survive a restart. Values only; `judgement` reads them."""
+"""State of one event that must survive a restart. Values only; `judgement` interprets them."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ __all__ = ["Approval", "Finished", "Record", "Run", "RunState"]
 
 
 class RunState(StrEnum):
-    """How far a step has come."""
+    """Progress of a step."""
 
     RUNNING = "running"
     STOPPING = "stopping"
-    """It was told to end before its time, and has failed once it has."""
+    """The step is being stopped before its end, and counts as failed once it has stopped."""
 
     DONE = "done"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
-    """It is to be run again: the agent was killed meanwhile, or an operator wants it retried."""
+    """The step is to be run again: the agent was killed meanwhile, or an operator retries it."""
 
 
 class Approval(StrEnum):
-    """How far the approval has come."""
+    """Progress of the approval."""
 
     NONE = "none"
     SENDING = "sending"
-    """It may have reached the endpoint."""
+    """The approval may have reached the endpoint."""
 
     ACCEPTED = "accepted"
     """The endpoint answered 200."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one step.
+    """Result of one step.
 
     Attributes:
-        tries: How often it was begun; 0 when it was given up before.
-        reason: Why it failed; empty otherwise.
-        output: The end of what its hooks printed.
-        exit_status: Of the command that failed, negative for a signal; None when no command did.
-        has_timed_out: Whether it failed because something took longer than its time-out.
+        tries: Number of attempts; 0 if the step was given up before the first.
+        reason: Reason for the failure; empty otherwise.
+        output: End of the output of its hooks.
+        exit_status: Exit status of the command that failed, negative for a signal; None if no command failed.
+        has_timed_out: True if it failed because something exceeded its time limit.
     """
 
     state: RunState
@@ -60,23 +60,23 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One event, from when it is seen first until nothing is left to do about it.
+    """One event, from its first sight until no work on it is left.
 
     Attributes:
-        event: As it was seen last.
-        rule: The one that matched when it was seen first: a new configuration must not forget how to undo.
-        seen_at: When it was seen first.
-        started_at: When it was seen Started; None while it was not.
-        gone_at: When it was seen gone; None while it is there.
-        runs: What became of each step that was begun.
-        approval: How far it has come.
-        approved_at: When the endpoint took it.
-        approval_failures: How often it did not, in a row.
-        approve_again_at: When to send the approval again after a failure.
-        by_hand_at: When an operator approved it.
-        is_reported_unprepared: Whether it was reported as started before this VM was prepared.
-        memory: What built-in handlers remember, by their place in the rule.
-        looks: In which order they began to, among those of all events: the first has seen how things were before.
+        event: The event as last seen.
+        rule: Rule that matched at first sight: a new configuration must not change how to undo.
+        seen_at: Time of the first sight.
+        started_at: Time at which it was seen Started; None before.
+        gone_at: Time at which it was seen gone; None while it is present.
+        runs: Result of each step that was begun or given up.
+        approval: Progress of the approval.
+        approved_at: Time at which the endpoint accepted the approval.
+        approval_failures: Number of consecutive failed approvals.
+        approve_again_at: Time of the next attempt after a failed approval.
+        by_hand_at: Time at which an operator approved it.
+        is_reported_unprepared: True if it was reported as started before this VM was prepared.
+        memory: Memory of built-in handlers, by their position in the rule.
+        looks: Order in which the handlers of all events began to remember: the first saw the original state.
     """
 
     event: Event
@@ -95,58 +95,58 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     looks: dict[str, int] = {}
 
     def run(self, step: Step) -> Run | None:
-        """What became of that step; None while it was not begun."""
+        """Return the result of that step; None until it is begun or given up."""
         return self.runs.get(step)
 
     def is_done(self, step: Step) -> bool:
-        """Whether that step succeeded."""
+        """Return True if that step succeeded."""
         run = self.runs.get(step)
         return run is not None and run.state is RunState.DONE
 
     def has_failed(self, step: Step) -> bool:
-        """Whether that step was given up."""
+        """Return True if that step has failed."""
         run = self.runs.get(step)
         return run is not None and run.state is RunState.FAILED
 
     @property
     def failed(self) -> tuple[Step, ...]:
-        """The steps that were given up."""
+        """The steps that have failed."""
         return tuple(step for step in self.runs if self.has_failed(step))
 
     @property
     def running(self) -> Step | None:
-        """The step that is under way; there is one at a time."""
+        """The step that is running; there is at most one."""
         under_way = {RunState.RUNNING, RunState.STOPPING}
         return next((step for step, run in self.runs.items() if run.state in under_way), None)
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the step that is under way was told to end."""
+        """True if the running step is being stopped."""
         return any(run.state is RunState.STOPPING for run in self.runs.values())
 
     @property
     def is_prepared(self) -> bool:
-        """Whether everything that the rule wants done before the impact is done."""
+        """True if everything that the rule prepares before the impact is done."""
         return not self.rule.has_preparation or self.is_done(Step.PREPARE)
 
     @property
     def has_begun_to_prepare(self) -> bool:
-        """Whether there may be something to undo."""
+        """True if there may be something to undo."""
         run = self.runs.get(Step.PREPARE)
         return run is not None and run.tries > 0
 
     def is_mended_by(self, rule: Rule) -> bool:
-        """Whether a retry may go on with that rule of a newer configuration instead of its own.
+        """Return True if a retry may use that rule of a newer configuration instead of this record's own.
 
-        It has to be about the same events. Its handlers have to be the same unless these have changed nothing yet, for
-        what they remember says how to undo it.
+        It must select the same events. Its handlers must be the same unless these have changed nothing yet, because
+        their memory says how to undo it.
         """
         has_same_handlers = rule.handlers == self.rule.handlers or not any(self.memory.values())
         return has_same_handlers and rule.name == self.rule.name and rule.conditions == self.rule.conditions
 
     @property
     def ready_at(self) -> datetime | None:
-        """Since when this VM is prepared; None while it is not."""
+        """Time since which this VM is prepared; None until then."""
         if not self.rule.has_preparation:
             return self.seen_at
         run = self.runs.get(Step.PREPARE)
@@ -154,11 +154,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
-    """An event about which nothing is left to do.
+    """An event on which no work is left.
 
     Attributes:
-        outcome: ``recovered``, ``canceled``, or ``observed`` when no rule matched.
-        was_prepared: Whether this VM was prepared before it started; None when there was nothing to prepare.
+        outcome: ``recovered``, ``canceled``, or ``observed`` if no rule matched.
+        was_prepared: True if this VM was prepared before the event started; None if there was nothing to prepare.
     """
 
     event: Event

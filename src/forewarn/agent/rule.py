@@ -1,4 +1,4 @@
-"""What to do about which event: rules of the configuration, of which the first that matches decides.
+"""Rules of the configuration: the first that matches an event decides what is done about it.
 
 Spec: R102
 """
@@ -34,19 +34,19 @@ class Step(StrEnum):
     """A moment in the life of an event at which hooks run."""
 
     PREPARE = "prepare"
-    """It is Scheduled, or Started before anything was prepared: get ready."""
+    """The event is Scheduled, or it is Started and nothing was prepared: get ready."""
 
     BEFORE_APPROVAL = "before-approval"
-    """Everything is ready, and the approval is about to be sent."""
+    """Preparation is complete, and the approval is about to be sent."""
 
     STARTED = "started"
-    """Its impact may happen at any moment."""
+    """The impact may happen at any moment."""
 
     RECOVER = "recover"
-    """It is over."""
+    """The event is over."""
 
     CANCELED = "canceled"
-    """It is gone without having happened."""
+    """The event is gone without having happened."""
 
     ALERT = "alert"
     """A step has failed."""
@@ -59,14 +59,14 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         command: Program and arguments, run without a shell.
         shell: A line for the system's shell, instead of `command`.
         webhook: URL that gets the payload by POST, instead of `command`.
-        headers: Of the webhook's request.
+        headers: Headers of the webhook's request.
         template: The service that the webhook belongs to: ``slack``, ``teams`` (a workflow's webhook) or ``discord``
-            get a message for people; ``forewarn`` sends the event as hooks read it.
+            get a message for people; ``forewarn`` sends the same JSON that commands read from standard input.
         body: JSON to send instead, with placeholders like ``$event_type`` in its texts; values are escaped for
             `template`.
-        timeout: For one try.
-        retries: Further tries after a failure.
-        retry_delay: Pause before each.
+        timeout: Time limit for one attempt.
+        retries: Number of further attempts after a failure.
+        retry_delay: Pause before each further attempt.
     """
 
     command: tuple[str, ...] = ()
@@ -80,10 +80,10 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     retry_delay: Span = Span(seconds=1)
 
     def __post_init__(self) -> None:
-        """Check what types cannot say.
+        """Check what types cannot express.
 
         Raises:
-            Mistake: It contradicts itself, or could never be run.
+            Mistake: The settings contradict each other, or the hook could never run.
         """
         if sum(map(bool, (self.command, self.shell, self.webhook))) != 1:
             msg = "a hook has exactly one of command, shell and webhook"
@@ -95,7 +95,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             msg = "a command cannot hold a NUL"
             raise Mistake(msg, "shell" if self.shell else "command")
         if self.webhook and not _is_url(self.webhook):
-            # It may hold a secret, so it is not repeated.
+            # The URL may hold a secret, so the message does not repeat it.
             msg = "expected a URL without user and password, for example https://example.com/maintenance"
             raise Mistake(msg, "webhook")
         self._check_headers()
@@ -132,7 +132,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def label(self) -> str:
-        """A short name for logs, on one line. What a URL has after its host may be a secret, and is not in it."""
+        """A short name for logs, on one line. It omits all of a URL after the host, which may be secret."""
         if self.webhook:
             return f"webhook {urlsplit(self.webhook).netloc}"
         label = " ".join((self.shell or " ".join(self.command)).split())
@@ -155,32 +155,32 @@ def _check_timeout(timeout: Span, *keys: str | int) -> None:
 
 
 _Hooks: TypeAlias = tuple[tuple[str, ...] | Hook, ...]
-"""In the configuration, a plain list of strings is a command."""
+"""Hooks as configured; a plain list of strings is a command."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which events, and what to do about them.
+    """A condition on events, and the response to those that match.
 
     Attributes:
-        name: For logs and `agent status`; "" becomes its place in the file.
+        name: Name for logs and `agent status`; if empty, it is made from the rule's position in the file.
         types: Event types; empty for all.
         sources: ``Platform``, ``User``; empty for all.
-        min_duration: Least expected impact; an unknown one does not match.
-        max_duration: Greatest expected impact; an unknown one does not match (R102).
-        description: A regular expression that the description contains, in any case.
+        min_duration: Minimum expected impact; an unknown impact does not match.
+        max_duration: Maximum expected impact; an unknown impact does not match (R102).
+        description: Regular expression to search for in the description, ignoring case.
         affects: ``me``: this VM is in Resources; ``others``: it is not; ``any``.
-        window: Times of the week at which it matches; empty for all. The event is seen first then.
+        window: Times of the week at which the event must be first seen; empty for all.
         approve: ``at-once``; ``when-prepared``; ``by-hand``, with `forewarn agent approve`; ``never``.
         handlers: Built-in handlers: prepared in this order, before `prepare`; undone in reverse, after `recover`.
-        prepare: Hooks when it is Scheduled.
+        prepare: Hooks for an event that is Scheduled.
         before_approval: Hooks just before the approval is sent.
-        started: Hooks when it has started.
-        recover: Hooks when it is over.
-        canceled: Hooks when it was cancelled; empty: those of `recover`.
-        alert: Hooks when a step has failed.
-        on_failure: ``hold`` the approval when preparing fails, or ``approve`` anyway.
-        interrupted: ``run-again`` a step during which the agent was killed, or ``mark`` it as failed.
-        drain: Whether `/drainz` says that this VM should get no work; None: when the rule prepares something.
+        started: Hooks for an event that has started.
+        recover: Hooks for an event that is over.
+        canceled: Hooks for an event that was cancelled; if empty, those of `recover`.
+        alert: Hooks for a failed step.
+        on_failure: Response to a failure before the approval: ``hold`` the approval, or ``approve`` anyway.
+        interrupted: Response to a step during which the agent was killed: ``run-again``, or ``mark`` it as failed.
+        drain: True if `/drainz` reports that this VM should get no work; if None, true if the rule prepares something.
     """
 
     name: str = ""
@@ -204,10 +204,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     drain: bool | None = None
 
     def __post_init__(self) -> None:
-        """Check what types cannot say.
+        """Check what types cannot express.
 
         Raises:
-            Mistake: It contradicts itself, or could never be carried out.
+            Mistake: The settings contradict each other, or the rule could never be carried out.
         """
         if self.approve == "at-once" and self.has_preparation:
             msg = "'at-once' does not wait for preparation: use 'when-prepared', or leave out what prepares"
@@ -227,7 +227,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             self._check_commands(step)
 
     def _check_commands(self, step: Step) -> None:
-        """Check the hooks that are plain lists; the others are checked already."""
+        """Check the hooks that are plain lists; the others have been checked already."""
         for place, hook in enumerate(self._given(step)):
             try:
                 _as_hook(hook)
@@ -236,26 +236,26 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def conditions(self) -> tuple[object, ...]:
-        """Which events it is about."""
+        """Settings that select events."""
         kind = (self.types, self.sources, self.min_duration, self.max_duration)
         return (*kind, self.description, self.affects, self.window)
 
     @property
     def has_preparation(self) -> bool:
-        """Whether there is anything to do before the approval."""
+        """True if there is anything to do before the approval."""
         return bool(self.handlers or self.prepare)
 
     @property
     def drains(self) -> bool:
-        """Whether this VM should get no work while such an event is there."""
+        """True if this VM should get no work during such an event."""
         return self.has_preparation if self.drain is None else self.drain
 
     def hooks(self, step: Step) -> tuple[Hook, ...]:
-        """The hooks of a step, in order; handlers are not among them."""
+        """Return the hooks of a step, in order, without handlers."""
         return tuple(map(_as_hook, self._given(step)))
 
     def _given(self, step: Step) -> _Hooks:
-        """As they stand in the configuration."""
+        """Return the hooks of a step as configured."""
         return {
             Step.PREPARE: self.prepare,
             Step.BEFORE_APPROVAL: self.before_approval,
@@ -271,17 +271,17 @@ def _as_hook(given: tuple[str, ...] | Hook) -> Hook:
 
 
 LOG_ONLY = Rule(name="none", affects="any", approve="never")
-"""What holds when no rule matches."""
+"""Rule for events that no other rule matches."""
 
 
 def matches(rule: Rule, event: Event, vm: str, local: datetime) -> bool:
-    """Whether the rule is about that event.
+    """Return True if the rule matches the event.
 
     Args:
-        rule: One of the configuration's.
-        event: As it is seen first.
+        rule: A rule of the configuration.
+        event: The event as first seen.
         vm: This VM's name.
-        local: Now, in the time zone of the rules' windows.
+        local: Current time, in the time zone of the rules' windows.
     """
     return (
         matches_kind(rule, event.type, event.source, event.duration, is_mine=event.affects(vm))
@@ -291,14 +291,14 @@ def matches(rule: Rule, event: Event, vm: str, local: datetime) -> bool:
 
 
 def matches_kind(rule: Rule, event_type: str, source: str, duration: timedelta | None, *, is_mine: bool) -> bool:
-    """Whether the rule is about events of that kind, whatever their descriptions and the time.
+    """Return True if the rule matches events of that kind, ignoring descriptions and the time.
 
     Args:
-        rule: One of the configuration's.
+        rule: A rule of the configuration.
         event_type: EventType.
         source: EventSource.
-        duration: Expected impact; None when unknown.
-        is_mine: Whether this VM is in Resources.
+        duration: Expected impact; None if unknown.
+        is_mine: True if this VM is in Resources.
     """
     return (
         (not rule.types or event_type in rule.types)
@@ -310,5 +310,5 @@ def matches_kind(rule: Rule, event_type: str, source: str, duration: timedelta |
 
 
 def first_match(rules: tuple[Rule, ...], event: Event, vm: str, local: datetime) -> Rule:
-    """The first rule about that event; `LOG_ONLY` when there is none."""
+    """Return the first rule that matches the event; `LOG_ONLY` if there is none."""
     return next((rule for rule in rules if matches(rule, event, vm, local)), LOG_ONLY)

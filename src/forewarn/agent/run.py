@@ -1,4 +1,4 @@
-"""`forewarn agent run`: puts the parts together, and takes them apart again at the end."""
+"""`forewarn agent run`: assembles the parts of the agent, and closes them at the end."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ T = TypeVar("T")
 
 
 def run_agent(config: Path, *, is_dry_run: bool = False) -> int:
-    """Run the agent until it is told to stop; SIGHUP has it read its configuration again.
+    """Run the agent until it is stopped; SIGHUP makes it reload its configuration.
 
     Args:
-        config: Its configuration file.
-        is_dry_run: Everything but approvals and hooks, whatever the file says.
+        config: Path of its configuration file.
+        is_dry_run: True to do everything but approvals and hooks, regardless of the file.
 
     Returns:
-        The exit status: 0 after SIGTERM or Ctrl-C, 1 when it cannot run; then a line on stderr says why.
+        The exit status: 0 after SIGTERM or Ctrl-C; 1 if it cannot run, with the reason in a line on stderr.
     """
     status = 0
 
@@ -68,7 +68,7 @@ def run_agent(config: Path, *, is_dry_run: bool = False) -> int:
 
 
 def _first(group: BaseExceptionGroup[ForewarnError]) -> ForewarnError:
-    """The first of the errors that tasks ended with."""
+    """Return the first of the errors with which tasks ended."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -77,12 +77,12 @@ def _first(group: BaseExceptionGroup[ForewarnError]) -> ForewarnError:
 
 
 def token_path(configuration: Configuration) -> Path:
-    """Where the token lies that `agent status` and `agent approve` need: beside the state."""
+    """Return the path of the token that `agent status` and `agent approve` need, beside the state."""
     return configuration.state_path.with_suffix(".token")
 
 
 class _Forgetful:
-    """A `Memory` for dry runs: what was only pretended must not be found later."""
+    """A `Memory` for dry runs: simulated results must not be found later."""
 
     def load(self) -> State:
         return State()
@@ -151,7 +151,7 @@ def _memory(configuration: Configuration, stack: AsyncExitStack) -> Memory:
 
 
 def _peers(configuration: Configuration) -> Peers | None:
-    """The exchange with the agents of other VMs; None unless the mode asks for it."""
+    """Return the exchange with the agents of other VMs; None unless the mode needs it."""
     together = configuration.together
     if together.mode != "all-prepared":
         return None
@@ -170,7 +170,7 @@ async def _endpoint(configuration: Configuration) -> str:
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """What the work brings; None when the agent was told to stop meanwhile."""
+    """Return the result of the work; None if the agent is stopped meanwhile."""
     task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
@@ -186,7 +186,7 @@ def _pace(configuration: Configuration) -> Pace:
 
 
 def _fallback_name(configuration: Configuration) -> str:
-    """What this VM is called when nobody says so: derived from its host name (R106)."""
+    """Return this VM's name derived from its host name, for when no other is known (R106)."""
     host = socket.gethostname()
     if not configuration.scale_set:
         return host
@@ -209,7 +209,7 @@ def _token(configuration: Configuration) -> str:
 
 
 def _on_signals(stop: Callable[[], None], hang_up: Callable[[], None]) -> None:
-    """Stop at SIGTERM and Ctrl-C; on Windows the event loop ends at Ctrl-C by itself, and there is no SIGHUP."""
+    """Stop at SIGTERM and Ctrl-C; on Windows Ctrl-C ends the event loop anyway, and there is no SIGHUP."""
     if sys.platform != "win32":
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -218,7 +218,7 @@ def _on_signals(stop: Callable[[], None], hang_up: Callable[[], None]) -> None:
 
 
 async def _keep_reloading(hangup: asyncio.Event, agent: Agent, read: Callable[[], Configuration]) -> None:
-    """Read the configuration again at each SIGHUP; one that is wrong changes nothing."""
+    """Reload the configuration at each SIGHUP; a wrong one changes nothing."""
     while True:
         await hangup.wait()
         hangup.clear()
@@ -232,14 +232,14 @@ async def _keep_reloading(hangup: asyncio.Event, agent: Agent, read: Callable[[]
 
 
 async def _show_life(supervisor: Supervisor) -> None:
-    """Give the watchdog its signs of life, from the loop that could be stuck."""
+    """Send the watchdog messages, from the loop that could be stuck."""
     while supervisor.watchdog_s is not None:
         supervisor.alive()
         await asyncio.sleep(supervisor.watchdog_s)
 
 
 def _summary(agent: Agent) -> str:
-    """The line that `systemctl status` shows."""
+    """Return the line that `systemctl status` shows."""
     count = len(agent.records)
     state = "out of service" if agent.is_drained else "in service"
     return f"{agent.vm or 'unnamed'}: {state}, {count} event{'' if count == 1 else 's'}"

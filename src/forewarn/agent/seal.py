@@ -1,9 +1,8 @@
-"""What agents say to each other, sealed with the secret that all of them share. Nothing here does I/O.
+"""Messages between agents, signed with the secret that all of them share. Nothing here does I/O.
 
-Only the answer to one's own question is believed, and it carries that question's nonce, which nobody could know before
-it was asked. So an answer is never older than its question: no clock, no counter and no memory of former messages is
-needed, whoever restarts, and a recording of anything said before is worth nothing. A question says nothing that is
-believed.
+An agent trusts only the answer to its own question, and the answer carries that question's nonce, which no one could
+know before. So an answer is never older than its question: no clock, counter or memory of earlier messages is needed,
+even after a restart, and a replayed message is worthless. Nothing in a question is trusted.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ __all__ = ["EVENTS_MAX", "SIGNATURE", "BrokenSeal", "Question", "Response", "Sea
 M = TypeVar("M", bound="Question | Response")
 
 SIGNATURE = "Forewarn-Signature"
-"""The header that carries it."""
+"""Header with the signature."""
 
 EVENTS_MAX = 500
-"""Most events that one question is about."""
+"""Maximum number of events in one question."""
 
 _Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
 _Nonce: TypeAlias = Annotated[str, msgspec.Meta(min_length=32, max_length=64)]
@@ -32,14 +31,14 @@ _Version: TypeAlias = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """How far are you?
+    """Question to a peer for its states.
 
     Attributes:
-        sender: The VM that asks.
-        receiver: The VM that is asked.
-        nonce: Never used before, and nobody can foresee it.
-        version: Of what the sender would answer itself. Another one than last time: it is worth asking back at once.
-        events: Ids of the events that it is about.
+        sender: VM that asks.
+        receiver: VM that is asked.
+        nonce: Value that was never used before and that no one can predict.
+        version: Version of the sender's own states. If it has changed, it is worth asking back at once.
+        events: Ids of the events in question.
     """
 
     sender: _Name = msgspec.field(name="from")
@@ -53,10 +52,10 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one question.
 
     Attributes:
-        nonce: The question's. Only who was asked answers, so it also says who does.
-        version: Of all that the VM would answer.
-        standings: How far it is, by event; those that it does not know are left out.
-        refusal: Why it does not say, in words; empty when it does.
+        nonce: Nonce of the question. Only the receiver of the question answers, so it also identifies the sender.
+        version: Version of the VM's states.
+        standings: State of each event that the VM knows; unknown events are left out.
+        refusal: Reason for a refusal, in words; empty if it answers.
     """
 
     nonce: _Nonce
@@ -66,36 +65,36 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokenSeal(ValueError):
-    """A message that was not sealed with this secret, or says nothing; the message is the reason."""
+    """A message that was not signed with this secret, or is malformed; the message is the reason."""
 
 
 _PURPOSES: dict[type, bytes] = {
     Question: b"forewarn peers 1, question",
     Response: b"forewarn peers 1, response",
 }
-"""A key for each kind of message, so that none passes for the other."""
+"""Key purpose for each kind of message, so that none passes for the other."""
 
 
 class Seal:
-    """Signs messages, and opens those that others have signed.
+    """Signs messages, and verifies those of others.
 
     Args:
-        secret: All agents of one group have the same.
+        secret: Secret that all agents of one group share.
     """
 
     def __init__(self, secret: bytes) -> None:
         self._keys = {kind: hmac.digest(secret, purpose, "sha256") for kind, purpose in _PURPOSES.items()}
 
     def close(self, message: Question | Response) -> tuple[bytes, str]:
-        """The bytes of a message, and their signature."""
+        """Return the bytes of a message, and their signature."""
         body = encode(message)
         return body, self._sign(body, type(message))
 
     def open(self, body: bytes, signature: str, kind: type[M]) -> M:
-        """The message of these bytes.
+        """Verify and decode a message.
 
         Raises:
-            BrokenSeal: The signature is not theirs, or they are no such message. Nothing is read before it is checked.
+            BrokenSeal: The signature is wrong, or the bytes are no such message. Nothing is decoded before that check.
         """
         if not hmac.compare_digest(signature.encode("utf-8", "replace"), self._sign(body, kind).encode()):
             msg = "it is not sealed with this agent's secret"

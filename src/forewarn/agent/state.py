@@ -1,4 +1,4 @@
-"""What the agent must not forget, in one file that is replaced as a whole.
+"""State that must survive a restart, in one file that is replaced atomically.
 
 A crash at any moment leaves either the old file or the new one. A file that cannot be read is moved aside, not lost.
 """
@@ -24,13 +24,13 @@ _VERSION = 1
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is remembered.
+    """Everything that is stored.
 
     Attributes:
-        version: Of this form; another one is not read.
-        vm: This VM's name, as it was last known; empty when it never was.
-        records: Events about which something is left to do, in the order in which they were seen first.
-        finished: Those about which nothing is, the last of them, oldest first.
+        version: Version of this format; any other is not read.
+        vm: This VM's name as last known; empty if it never was.
+        records: Events on which work is left, in the order in which they were first seen.
+        finished: The latest events on which no work is left, oldest first.
     """
 
     version: int = _VERSION
@@ -40,17 +40,17 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(Protocol):
-    """Keeps a `State`."""
+    """Storage of a `State`."""
 
     def load(self) -> State:
-        """What was saved last; an empty state when nothing was."""
+        """Return the state last saved; an empty state if there is none."""
         ...
 
     def save(self, state: State) -> None:
-        """Keep it; it is on disk when this returns.
+        """Save the state; it is on disk when this returns.
 
         Raises:
-            OSError: It could not be kept.
+            OSError: It could not be saved.
         """
         ...
 
@@ -59,10 +59,10 @@ class StateFile:
     """A `Memory` in a file.
 
     Args:
-        path: Where; its folder is made when it is missing.
+        path: Path of the file; its folder is created if it is missing.
 
     Attributes:
-        set_aside: Where a file went that could not be read; None when that did not happen.
+        set_aside: Path to which an unreadable file was moved; None if none was.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,13 +71,14 @@ class StateFile:
         self.set_aside: Path | None = None
 
     def acquire(self) -> None:
-        """Make sure that no other agent uses the same file, until `release` or the end of the process.
+        """Lock the file against other agents, until `release` or the end of the process.
 
         Raises:
-            ConfigError: Another one does, or the folder cannot be written.
+            ConfigError: Another agent uses it, or the folder cannot be written.
         """
         try:
             make_private_folder(self._path.parent)
+            # The lock needs its own file, because saving replaces the state file.
             lock = open(self._beside(".lock"), "a", opener=open_private)  # noqa: SIM115 - open until `release`
             tighten(self._path)
         except OSError as error:
@@ -93,16 +94,16 @@ class StateFile:
         self._lock = lock
 
     def release(self) -> None:
-        """Let another agent have the file."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def load(self) -> State:
-        """What was saved last.
+        """Return the state last saved; an empty state if there is none, or after an unreadable file was moved aside.
 
         Raises:
-            ConfigError: The file is there and can be neither read nor moved aside.
+            ConfigError: The file exists and can be neither read nor moved aside.
         """
         try:
             content = self._path.read_bytes()
@@ -121,9 +122,9 @@ class StateFile:
         return state
 
     def save(self, state: State) -> None:
-        """Write beside it, flush to disk, then put it in its place."""
+        """Write a new file, flush it to disk, then rename it over the old one."""
         make_private_folder(self._path.parent)  # it may have been removed meanwhile
-        new = self._beside(".new")  # nobody else writes it, for there is the lock
+        new = self._beside(".new")  # the lock makes this the only writer
         new.unlink(missing_ok=True)
         try:
             with os.fdopen(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
@@ -146,12 +147,12 @@ class StateFile:
             raise ConfigError(msg) from error
 
     def _beside(self, ending: str) -> Path:
-        """A file of the same name and more: what is beside another agent's state is not ours."""
+        """Return a path beside the file, with its full name: files beside another agent's state are not ours."""
         return self._path.parent / f"{self._path.name}{ending}"
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename last; Windows does so by itself."""
+    """Make a rename durable; Windows does so automatically."""
     if sys.platform != "win32":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -164,7 +165,7 @@ def _lock(file: IO[str]) -> None:
     """Lock an open file until it is closed.
 
     Raises:
-        OSError: Somebody else holds it.
+        OSError: Another process holds the lock.
     """
     if sys.platform == "win32":
         import msvcrt

@@ -1,6 +1,6 @@
-"""Steps carried out: built-in handlers, commands, webhooks, in the order that the rule gives.
+"""Runner of steps: built-in handlers, commands and webhooks, in the order that the rule gives.
 
-What is prepared first is undone last: handlers, then hooks; on the way back hooks, then handlers in reverse.
+Preparation runs handlers, then hooks; recovery runs hooks, then handlers in reverse order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["VARIABLES", "DryRun", "Remember", "StepRunner", "Steps", "environmen
 _log = logging.getLogger("forewarn.agent")
 
 Remember = Callable[[str, dict[str, Any]], Awaitable[None]]
-"""Keeps what the handler at that place in the rule remembers; on disk when it returns."""
+"""Saves the memory of the handler at that position in the rule; it is on disk when this returns."""
 
 _SUCCESS = range(200, 300)
 _VARIABLE_BYTES_MAX = 32_000
@@ -40,30 +40,30 @@ _HEADLINE_NAME_MAX = 50
 
 
 class Steps(Protocol):
-    """Carries out steps."""
+    """Runner of steps."""
 
     async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
-        """Do what the event's rule wants done at that step; cancelling stops it.
+        """Do what the event's rule requires at that step; cancelling stops it.
 
         Args:
             record: The event and its rule.
-            step: Which.
+            step: Step to run.
             vm: This VM's name.
-            remember: Keeps what handlers must not forget.
-            reason: Why there is an alert.
+            remember: Function that saves the memory of handlers.
+            reason: Reason for an alert.
 
         Returns:
-            The end of what hooks printed.
+            End of the output of the hooks.
 
         Raises:
-            HookFailed: It did not succeed. Of its details, ``output`` is the end of what was printed, ``exit_status``
-                that of the command that failed, and ``has_timed_out`` says whether it took too long.
+            HookFailed: The step failed. In its details, ``output`` is the end of the output, ``exit_status`` the status
+                of the command that failed, and ``has_timed_out`` is true if it took too long.
         """
         ...
 
 
 class DryRun:
-    """`Steps` that only say what they would do."""
+    """`Steps` that only log what they would do."""
 
     async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
         """Log it."""
@@ -80,11 +80,11 @@ class DryRun:
 
 
 class StepRunner:
-    """`Steps` for real.
+    """`Steps` that run handlers and hooks.
 
     Args:
-        output_size_bytes_max: How much of a hook's output is kept.
-        clock: Tells handlers the time; None for this machine's.
+        output_size_bytes_max: Maximum size of a hook's output that is kept.
+        clock: Clock for handlers; None for this machine's.
     """
 
     def __init__(self, output_size_bytes_max: int = 64 << 10, clock: Clock | None = None) -> None:
@@ -92,7 +92,7 @@ class StepRunner:
         self._clock = clock or RealClock()
 
     async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
-        """Handlers and hooks, one after the other."""
+        """Run handlers and hooks, one after the other."""
         occasions = [
             _Occurrence(
                 event=record.event,
@@ -123,7 +123,7 @@ class StepRunner:
                 return await self._run_hooks(hooks, told)
 
     async def _undo(self, handled: Sequence[tuple[Handler, _Occurrence]], hooks: tuple[Hook, ...], told: _Told) -> str:
-        """Undo everything that can be undone, even where a part of it fails."""
+        """Undo everything that can be undone, even if a part of it fails."""
         failures: list[HookFailed] = []
         printed: list[str] = []
         for hook in hooks:
@@ -140,6 +140,7 @@ class StepRunner:
                 printed.append(str(error.details.get("output", "")))
         output = self._end_of(printed)
         if failures:
+            # The details of the first failure win over those of later ones.
             details = {name: value for error in reversed(failures) for name, value in error.details.items()}
             raise HookFailed("; ".join(error.message for error in failures), **details | {"output": output})
         return output
@@ -152,7 +153,7 @@ class StepRunner:
         return together[max(len(together) - self._output_size_bytes_max, 0) :]
 
     async def _run_hook(self, hook: Hook, told: _Told) -> str:
-        """One hook, tried again as it says."""
+        """Run one hook, with its retries."""
         tries = hook.retries + 1
         for number in range(1, tries + 1):
             try:
@@ -182,7 +183,7 @@ class StepRunner:
 
 
 async def _within(handler: Handler, work: Awaitable[None]) -> None:
-    """Await a handler's method for as long as it may take."""
+    """Await a handler's method, within the handler's time limit."""
     limit = asyncio.timeout(handler.timeout.total_seconds())
     try:
         async with limit:
@@ -191,6 +192,7 @@ async def _within(handler: Handler, work: Awaitable[None]) -> None:
         msg = f"handler {handler.name}: {error.message}"
         raise HookFailed(msg, **error.details) from error
     except Exception as error:
+        # The handler may raise its own TimeoutError; only an expired limit is this one.
         if limit.expired():
             msg = f"handler {handler.name} took longer than {handler.timeout.total_seconds():g} s"
             raise HookFailed(msg, has_timed_out=True) from error
@@ -204,7 +206,7 @@ async def _post(hook: Hook, body: bytes, timeout_s: float) -> None:
     """Send a body to a webhook."""
     parts = urlsplit(hook.webhook)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    # Names in one form, so that what is given replaces what would be sent otherwise.
+    # Title case for all names, so that given headers replace the default one.
     headers = {"Content-Type": "application/json"} | {name.title(): value for name, value in hook.headers.items()}
     request = Request(method="POST", path=path, headers=headers, body=body, timeout_s=timeout_s)
     http = AsyncHttp(f"{parts.scheme}://{parts.netloc}", connect_timeout_s=timeout_s)
@@ -225,7 +227,7 @@ async def _post(hook: Hook, body: bytes, timeout_s: float) -> None:
 
 
 def _failed(label: str, ran: Ran) -> HookFailed:
-    """Why a command failed, with the last line that it printed; its output and status are in the details."""
+    """Return the error for a failed command, with its last line of output; output and status are in the details."""
     lines = (ran.errors.strip() or ran.output.strip()).splitlines()
     how = f"was ended by {_signal_name(-ran.status)}" if ran.status < 0 else f"ended with status {ran.status}"
     msg = f"{label} {how}" + (f": {lines[-1]}" if lines else "")
@@ -239,7 +241,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-# What hooks are told
+# Input of hooks
 
 VARIABLES = {
     "FOREWARN_STEP": "the step: `prepare`, `before-approval`, `started`, `recover`, `canceled` or `alert`",
@@ -256,11 +258,11 @@ VARIABLES = {
     "FOREWARN_EVENT_SOURCE": "`Platform`, `User`, or empty where the api-version does not say",
     "FOREWARN_EVENT_DURATION_S": "expected impact in seconds; 0 none, -1 unknown",
 }
-"""Every variable that a hook finds in its environment besides the agent's own, and what it holds."""
+"""Every variable that a hook gets in its environment in addition to the agent's own, with its meaning."""
 
 
 def environment_of(record: Record, step: Step, vm: str, reason: str = "") -> dict[str, str]:
-    """The variables that a hook finds in its environment; what is very long is cut, for no system takes it."""
+    """Return the variables for a hook's environment; very long values are cut, because systems limit their size."""
     event = record.event
     told = {
         "EVENT_ID": event.id,
@@ -291,7 +293,7 @@ _HEADLINES = {
 
 
 def values_of(record: Record, step: Step, vm: str, reason: str = "") -> dict[str, str]:
-    """What the placeholders of a webhook's body become; see `template.PLACEHOLDERS`."""
+    """Return the values of the placeholders in a webhook's body; see `template.PLACEHOLDERS`."""
     event = record.event
     variables = environment_of(record, step, vm, reason)
     values = {name.removeprefix("FOREWARN_").lower(): value for name, value in variables.items()}
@@ -304,14 +306,14 @@ def values_of(record: Record, step: Step, vm: str, reason: str = "") -> dict[str
 
 
 def _whom(event: Event, vm: str) -> str:
-    """Whom an event hits, in a few words, beginning with this VM."""
+    """Name the VMs that an event hits, in a few words, beginning with this VM."""
     first = vm if event.affects(vm) else next(iter(event.resources), "no VM")
     others = len(event.resources) - 1
     return first[:_HEADLINE_NAME_MAX] + (f" and {others} more" if others > 0 else "")
 
 
 def _fitting(text: str, end: str = "") -> str:
-    """As much of a text as fits into a variable, up to a separator."""
+    """Cut a text to the size of a variable, at a separator if one is given."""
     content = text.encode()
     if len(content) <= _VARIABLE_BYTES_MAX:
         return text
@@ -320,7 +322,7 @@ def _fitting(text: str, end: str = "") -> str:
 
 
 def payload_of(record: Record, step: Step, vm: str, reason: str = "") -> bytes:
-    """The JSON that a hook reads from standard input, and a webhook gets as its body."""
+    """Return the JSON that a command reads from standard input, and a webhook gets as its body."""
     event = record.event
     return encode(
         {
@@ -349,7 +351,7 @@ def _moment(event: Event) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What the hooks of one step are told."""
+    """Input of the hooks of one step."""
 
     record: Record
     step: Step
@@ -365,7 +367,7 @@ class _Told:
         return os.environ | environment_of(self.record, self.step, self.vm, self.reason)
 
     def body(self, hook: Hook) -> bytes:
-        """What a webhook gets."""
+        """Return the body of a webhook's request."""
         values = values_of(self.record, self.step, self.vm, self.reason)
         return fill(hook.template, hook.body, values) or self.payload
 
@@ -397,7 +399,7 @@ class _Occurrence:
             command,
             stdin=stdin,
             environment=os.environ,
-            # Without one, the time of the handler's method holds.
+            # If no limit is given, the time limit of the handler's method applies.
             timeout_s=timeout_s if timeout_s is not None else 86_400,
             output_size_bytes_max=max(self.output_size_bytes_max, 1 << 20),
         )

@@ -1,4 +1,4 @@
-"""The service manager's side: readiness, the watchdog, a line of status, in systemd's protocol. Nothing elsewhere."""
+"""Messages to systemd about readiness, watchdog and status. Without systemd they do nothing."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ __all__ = ["Supervisor"]
 
 _US_PER_S = 1_000_000
 _PATIENCE_S = 2.0
-"""How long the two words that must arrive wait for room: without the first, systemd takes the start for failed."""
+"""Time that the two messages which must arrive wait for room: without READY, systemd counts the start as failed."""
 
 
 class Supervisor:
-    """Tells systemd how the process is.
+    """Reports the state of this process to systemd.
 
     Args:
-        environment: Where systemd says whether it listens. What it says is taken out: it is not meant for hooks, which
-            could be services themselves and believe that somebody waits for their word.
+        environment: Environment with systemd's variables. They are removed, because they are not meant for hooks, which
+            may be services themselves and would believe that systemd waits for their messages.
     """
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
         self._address = environment.pop("NOTIFY_SOCKET", "")
+        # WATCHDOG_PID names the process that systemd watches; other processes only inherit the variable.
         own = environment.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         interval = environment.pop("WATCHDOG_USEC", "")
         self._watchdog_us = int(interval) if own and interval.isdecimal() else 0
@@ -32,31 +33,32 @@ class Supervisor:
 
     @property
     def watchdog_s(self) -> float | None:
-        """How often a sign of life is wanted: twice in the time after which we count as dead; None: never."""
+        """Interval of the watchdog message, half of systemd's limit; None if systemd expects none."""
         return self._watchdog_us / _US_PER_S / 2 if self._watchdog_us and self._address else None
 
     def ready(self) -> None:
-        """We have started."""
+        """Report that the agent has started."""
         self._tell("READY=1", _PATIENCE_S)
 
     def stopping(self) -> None:
-        """We are about to end."""
+        """Report that the agent is about to end."""
         self._tell("STOPPING=1", _PATIENCE_S)
 
     def alive(self) -> None:
-        """We are not stuck."""
+        """Report that the agent is not stuck."""
         self._tell("WATCHDOG=1")
 
     def status(self, text: str) -> None:
-        """What `systemctl status` shows; told when it changes."""
+        """Set the text that `systemctl status` shows; it is sent only when it changes."""
+        # Remember the text only if it was sent, so that a lost one is sent again.
         if text != self._status and self._tell(f"STATUS={' '.join(text.split())}"):
             self._status = text
 
     def _tell(self, text: str, patience_s: float = 0.0) -> bool:
-        """Send one datagram; a service manager that does not take it is not our concern.
+        """Send one datagram; a failure is ignored.
 
         Returns:
-            Whether it was taken.
+            True if it was sent.
         """
         is_taken = False
         if sys.platform != "win32" and self._address:

@@ -1,6 +1,6 @@
-"""Bodies of webhooks: JSON with placeholders in its texts, and ready ones for services that people read.
+"""Bodies of webhooks: JSON with placeholders in its texts, and built-in ones for services that people read.
 
-Placeholders are filled in after the JSON is read and before it is written again, so no value can break out of its text.
+Placeholders are filled in after the JSON is parsed and before it is written, so no value can break out of its text.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ PLACEHOLDERS = {
     "event_duration": "expected impact in words: `9 s`, `none`, `unknown`",
     "event_duration_s": "expected impact in seconds; 0 none, -1 unknown",
 }
-"""What may follow a ``$`` in the texts of a body, and what it becomes."""
+"""Names that may follow a ``$`` in the texts of a body, with the meaning of their values."""
 
 _VALUE_LENGTH_MAX = 300
-"""Below all limits of Slack, Teams and Discord for one field, also when every character is escaped."""
+"""Limit below those of Slack, Teams and Discord for one field, even if every character is escaped."""
 
 _MARKDOWN = re.compile(r"[\\*_~`|>#\[\]()<]")
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
@@ -55,8 +55,8 @@ class Ready:
     """A service that takes webhooks.
 
     Attributes:
-        body: The JSON that it gets, with placeholders; None: the event as hooks read it.
-        escape: Makes a value plain text there: neither formatting nor mentions.
+        body: JSON to send, with placeholders; None to send the same JSON that commands read.
+        escape: Function that makes a value plain text there, without formatting or mentions.
     """
 
     body: Any
@@ -64,7 +64,7 @@ class Ready:
 
 
 def _shorten(text: str) -> str:
-    """The text on one line and not too long; a dash for none, since some services take no empty text."""
+    """Return the text on one line, shortened; a dash for an empty text, which some services reject."""
     line = " ".join(text.split())
     return (line if len(line) <= _VALUE_LENGTH_MAX else f"{line[: _VALUE_LENGTH_MAX - 1]}…") or "-"
 
@@ -78,7 +78,7 @@ def _escape_markdown(text: str) -> str:
 
 
 def _rich_text(*runs: dict[str, str]) -> dict[str, Any]:
-    """A line of an Adaptive Card; unlike a TextBlock it knows no Markdown, so what a value holds is shown as it is."""
+    """Return a line of an Adaptive Card; unlike a TextBlock it has no Markdown, so values appear unchanged."""
     return {"type": "RichTextBlock", "inlines": [{"type": "TextRun"} | run for run in runs]}
 
 
@@ -120,14 +120,14 @@ READY = {
     "teams": Ready(body=_TEAMS_BODY, escape=_shorten),
     "discord": Ready(body=_DISCORD_BODY, escape=_escape_markdown),
 }
-"""The services by their names in the configuration."""
+"""The services, by their names in the configuration."""
 
 
 def check_body(text: str) -> None:
     """Check a body of the configuration.
 
     Raises:
-        ValueError: It is not JSON, or a placeholder is not known.
+        ValueError: It is not JSON, or a placeholder is unknown.
     """
     try:
         content = msgspec.json.decode(text)
@@ -146,15 +146,15 @@ def check_body(text: str) -> None:
 
 
 def fill(name: str, body: str, values: Mapping[str, str]) -> bytes | None:
-    """The body of a webhook.
+    """Fill in the body of a webhook.
 
     Args:
         name: The service, one of `READY`.
-        body: JSON of the configuration that replaces the ready one; empty for the ready one.
-        values: What each placeholder becomes.
+        body: JSON of the configuration that replaces the built-in one; empty for the built-in one.
+        values: Value of each placeholder.
 
     Returns:
-        JSON; None where the service gets the event as hooks read it.
+        JSON; None if the service gets the same JSON that commands read.
     """
     ready = READY[name]
     content = msgspec.json.decode(body) if body else ready.body
@@ -165,7 +165,7 @@ def fill(name: str, body: str, values: Mapping[str, str]) -> bytes | None:
 
 
 def _filled(content: Any, values: Mapping[str, str]) -> Any:  # noqa: ANN401 - any JSON
-    """The content with every placeholder replaced; the names of members are left as they are."""
+    """Return the content with every placeholder replaced; the names of members are unchanged."""
     if isinstance(content, str):
         return Template(content).substitute(values)
     if isinstance(content, list):
@@ -176,7 +176,7 @@ def _filled(content: Any, values: Mapping[str, str]) -> Any:  # noqa: ANN401 - a
 
 
 def _texts(content: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON
-    """Every text in which placeholders are looked for."""
+    """Yield every text in which placeholders are replaced."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, list | dict):

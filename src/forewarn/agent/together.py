@@ -1,7 +1,7 @@
-"""Who approves an event that names several VMs: one approval counts for all of them (R50).
+"""The choice of the VM that approves an event which names several: one approval counts for all of them (R50).
 
-No VM may make the others wait for ever: whatever the peers do or do not say, there is a moment at which somebody
-approves, and past NotBefore the platform no longer asks.
+No VM may make the others wait forever: whatever the peers report or do not report, there is a time at which one of the
+VMs approves, and after NotBefore the platform no longer asks.
 
 Spec: R50, R103
 """
@@ -31,20 +31,20 @@ _PEERS_MAX = 50
 
 
 class PeerState(StrEnum):
-    """What a VM tells its peers of an event."""
+    """State of an event that a VM reports to its peers."""
 
     PREPARING = "preparing"
     PREPARED = "prepared"
     HELD = "held"
-    """It does not want the event approved: preparing failed, or a person has to approve."""
+    """The VM does not want the event approved: preparing failed, or a person has to approve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a peer has said last of an event.
+    """Latest report of a peer on an event.
 
     Attributes:
-        since: When it was heard first in this state.
+        since: Time at which this state was first received.
     """
 
     state: PeerState
@@ -52,27 +52,28 @@ class Report:
 
 
 UNASKED = Report(state=PeerState.HELD, since=datetime.min.replace(tzinfo=UTC))
-"""Stands for the word of a peer that could not be asked yet.
+"""Placeholder for the report of a peer that has not been asked yet.
 
 It lasts until the first question has been answered or has failed, a matter of seconds. Without it, an agent that starts
-after the deadline would approve at once what a peer wants held.
+after the deadline would at once approve an event that a peer wants held.
 """
 
 
 class Together(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the VMs of one event agree.
+    """Agreement between the VMs of one event.
 
     Attributes:
-        mode: ``each``: whoever is ready approves for all; ``leader``: the first in Resources; ``primary`` and
-            ``secondary``: the one of a pair, and the one that steps in for it; ``all-prepared``: the leader, when
-            all have said that they are prepared.
-        secondary_after: How long a secondary waits for its primary once it is ready.
-        secondary_sources: Of which events a secondary steps in (R103).
-        deadline: ``all-prepared``: from the first sight of an event until it is approved without those who are silent.
-        stagger: How much later each next VM steps in for one that does not approve.
-        listen: Where peers reach this agent.
-        peers: Where each of the other VMs is reached, by its name.
-        secret_file: Holds the secret that all of them share.
+        mode: ``each``: any VM that is ready approves for all; ``leader``: the first in Resources; ``primary`` and
+            ``secondary``: one of a pair, and its backup; ``all-prepared``: the leader, when all have reported that they
+            are prepared.
+        secondary_after: Time that a secondary waits for its primary once it is ready.
+        secondary_sources: Sources of the events that a secondary approves (R103).
+        deadline: ``all-prepared``: time from the first sight of an event until it is approved without the VMs that have
+            not reported.
+        stagger: Delay of each further VM before it approves in place of one that does not.
+        listen: Address on which this agent answers its peers.
+        peers: URL of each of the other VMs, by its name.
+        secret_file: Path of the file with the secret that all of them share.
     """
 
     mode: Literal["each", "leader", "primary", "secondary", "all-prepared"] = "leader"
@@ -85,10 +86,10 @@ class Together(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     secret_file: str = ""
 
     def __post_init__(self) -> None:
-        """Check what types cannot say.
+        """Check what types cannot express.
 
         Raises:
-            Mistake: The mode needs settings that are missing, or a span is out of its range.
+            Mistake: The mode needs settings that are missing, or a value is invalid or out of its range.
         """
         if self.mode == "all-prepared":
             for key in ("listen", "peers", "secret_file"):
@@ -120,12 +121,12 @@ class Together(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether this VM approves.
+    """Decision on whether this VM approves.
 
     Attributes:
-        may: Now.
-        at: Otherwise, when to ask again if nothing changes; None: only a change can help.
-        why: In words.
+        may: True to approve now.
+        at: Otherwise, time to ask again if nothing changes; None if only a change can help.
+        why: Reason in words.
     """
 
     may: bool
@@ -133,18 +134,18 @@ class Verdict:
     why: str
 
 
-def may_approve(  # noqa: PLR0913 - each is a fact of its own
+def may_approve(  # noqa: PLR0913 - each is a separate fact
     record: Record, vm: str, together: Together, reports: Mapping[str, Report], now: datetime, cutoff: datetime | None
 ) -> Verdict:
-    """Whether this VM, which is ready, sends the approval.
+    """Decide if this VM, which is ready, sends the approval.
 
     Args:
         record: The event; it is Scheduled.
         vm: This VM's name.
-        together: The mode and its spans.
-        reports: What each peer said of this event.
-        now: The present moment.
-        cutoff: After which it is not worth while any more, for NotBefore is near; None when there is no NotBefore.
+        together: The mode and its durations.
+        reports: Reports of the peers on this event.
+        now: Current time.
+        cutoff: Time after which waiting is useless, because NotBefore is near; None if there is no NotBefore.
     """
     event = record.event
     if event.resources == (vm,):
@@ -185,7 +186,8 @@ def _all_prepared(  # noqa: PLR0913 - as above
     deadline = record.seen_at + together.deadline
     at = deadline if cutoff is None else min(deadline, cutoff)
     if not missing:
-        # A peer that says it ever anew must not put off what the deadline has allowed.
+        # A peer that keeps restarting its report must not delay what the deadline has allowed.
         at = min(at, max([record.ready_at or record.seen_at, *(reports[name].since for name in others)]))
+    # Staggered by position, so that a VM approves only if those before it have not.
     at += members.index(vm) * together.stagger
     return Verdict(may=now >= at, at=at, why=f"waiting for {', '.join(missing)}" if missing else "all are prepared")

@@ -1,7 +1,7 @@
-"""What the agent answers on its own address: health, metrics, status, and an operator's word.
+"""HTTP routes of the agent's own address: health, metrics, status, and commands of operators.
 
-Whoever asks for health, drain state or metrics needs no token. Whoever asks for more, or approves, needs the one that
-lies beside the state file, readable by its owner only.
+Health, drain state and metrics need no token. All other routes need the token that is kept beside the state file,
+readable by its owner only.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Web:
     """The routes.
 
     Args:
-        agent: Which it is about.
-        token: What operators have to send.
+        agent: Agent to serve.
+        token: Token that operators must send.
     """
 
     def __init__(self, agent: Agent, token: str) -> None:
@@ -51,7 +51,7 @@ class Web:
         }
 
     async def answer(self, incoming: Incoming) -> Reply:
-        """The answer to one request."""
+        """Answer one request."""
         try:
             return self._answer(incoming)
         except ForewarnError as error:
@@ -95,7 +95,7 @@ class Web:
 
 
 def describe(agent: Agent) -> dict[str, Any]:
-    """Everything there is to say, as `forewarn agent status --json` prints it."""
+    """Return the full status of the agent, as `forewarn agent status --json` prints it."""
     return {
         "vm": agent.vm,
         "endpoint": agent.configuration.endpoint,
@@ -135,7 +135,7 @@ def _notice_left_s(record: Record, now: datetime) -> float | None:
 
 
 def _event_id(body: bytes) -> str | None:
-    """Which event an operator means; None for all."""
+    """Return the id of the event that an operator means; None for all."""
     if not body.strip():
         return None
     try:

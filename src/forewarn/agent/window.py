@@ -17,10 +17,10 @@ class Window:
     """A part of the week, in local time: ``22:00-06:00``, ``Sat,Sun 00:00-24:00`` or ``Mon-Fri 22:00-06:00``.
 
     Args:
-        text: As one writes it.
+        text: The window as written in the configuration.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a window.
     """
 
     __slots__ = ("_begin", "_days", "_end", "text")
@@ -50,17 +50,18 @@ class Window:
         return f"Window({self.text!r})"
 
     def holds(self, moment: datetime) -> bool:
-        """Whether that local moment lies in it; one that goes past midnight belongs to the day on which it begins."""
+        """Return True if that local time is in the window; one that passes midnight belongs to the day it begins on."""
         clock = moment.time()
         if self._begin < self._end:
             return moment.weekday() in self._days and self._begin <= clock < self._end
         if clock >= self._begin:
             return moment.weekday() in self._days
+        # After midnight, the window belongs to the day before.
         return clock < self._end and (moment - timedelta(days=1)).weekday() in self._days
 
 
 def _days(text: str | None) -> frozenset[int] | None:
-    """The days that are named, singly or as ranges; None when it makes no sense."""
+    """Return the named days, given singly or as ranges; None if the text is invalid."""
     if text is None:
         return frozenset(range(len(_DAYS)))
     days: set[int] = set()

@@ -1,1 +1,1 @@
-"""Who may use the control API: tokens, an OpenID Connect issuer, signed tokens, rejected calls."""
+"""Access to the control API: tokens, an OpenID Connect issuer, signed tokens, rejected calls."""

@@ -1,8 +1,8 @@
-"""Who shows which token to the control API.
+"""Authentication of control API callers by their tokens.
 
-There are three kinds. The operator's token lies in the state folder, readable by its owner only; whoever can read that
-file may operate, and the CLI on the same machine finds it by itself. Others stand in the table of tokens, by their
-digest. And an OpenID Connect issuer may sign some, if the settings name one.
+There are three kinds. The operator's token is a file in the state folder, readable by its owner only; anyone who can
+read that file is an operator, and the CLI on the same machine finds it automatically. Other tokens are in the token
+table, by digest. If the settings name an OpenID Connect issuer, its signed tokens are accepted, too.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from forewarn.util.secrets import TOKEN_FILE, digest, kept_token
 __all__ = ["Tokens", "operator_token"]
 
 Find = Callable[[str], Awaitable[Token | None]]
-"""Looks a token up by its digest."""
+"""Looks up a token by its digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens that are known here.
+    """Tokens accepted by this service.
 
     Attributes:
-        operator: That of the state folder.
-        issuer: Of tokens that are signed; None: none is taken.
+        operator: Token from the state folder.
+        issuer: Issuer of signed tokens; None if none are accepted.
     """
 
     operator: str
     issuer: Issuer | None = None
 
     async def principal(self, header: str | None, find: Find, now: datetime) -> Principal:
-        """Who sends that header.
+        """Return the caller who sends this header.
 
-        Tokens are compared by their digests: how long that takes says nothing of the token itself.
+        Tokens are compared by digest, so the time that the comparison takes reveals nothing about the token.
 
         Args:
-            header: ``Authorization``.
-            find: Looks a token up in the table.
-            now: The time.
+            header: Value of ``Authorization``; None if there is none.
+            find: Function that looks up a token in the table.
+            now: Current time.
 
         Raises:
-            Unauthorized: Nobody we know, or a token that was revoked or has expired.
-            Forbidden: The issuer knows who it is, and no grant is for them.
-            IssuerUnreachable: It is signed, and the issuer's keys cannot be had.
+            Unauthorized: The token is missing, unknown, revoked or expired.
+            Forbidden: The issuer's token is valid, but no grant matches.
+            IssuerUnreachable: The token is signed, and the issuer's keys are not available.
         """
         token = _bearer(header)
         shown = digest(token)
@@ -78,10 +78,10 @@ def _bearer(header: str | None) -> str:
 
 
 def operator_token(state_dir: Path) -> str:
-    """The operator's token; made when there is none yet.
+    """Return the operator's token; it is created if it does not exist.
 
     Raises:
-        ConfigError: The folder cannot be used.
+        ConfigError: The folder cannot be used, or the token in it is not secure.
     """
     try:
         return kept_token(state_dir / TOKEN_FILE)

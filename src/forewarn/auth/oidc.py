@@ -1,10 +1,10 @@
-"""An OpenID Connect issuer whose tokens the control API takes.
+"""OpenID Connect issuer whose tokens the control API accepts.
 
-Its keys are fetched when they are first needed, kept, and fetched anew when they are old or a token names one that is
-not among them; never more often than `Oidc.keys_pause`, whatever is sent here. While the issuer is away, the keys that
-are known go on being used for a day.
+Its keys are fetched on first use, cached, and fetched again when they are old or a token names an unknown key; at most
+once per `Oidc.keys_pause`, whatever callers send. While the issuer is unreachable, the known keys are used for another
+day.
 
-What is checked of a token stands in `docs/adr/0016-access.md`. The library is imported when there is an issuer.
+`docs/adr/0016-access.md` lists the checks of a token. The library is imported only if there is an issuer.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _OK, _REFUSED, _UNKNOWN = 200, 400, 401
 
 
 class Issuer:
-    """The issuer that the settings name.
+    """Issuer named in the settings.
 
     Args:
-        settings: Which one, and what it may say.
-        transport: None for the network.
+        settings: Settings of the issuer and its grants.
+        transport: HTTP transport; None for the network.
 
     Raises:
         ConfigError: The extra `oidc` is not installed, or the certificate cannot be read.
@@ -53,7 +53,7 @@ class Issuer:
 
     def __init__(self, settings: Oidc, transport: httpx.AsyncBaseTransport | None = None) -> None:
         try:
-            import joserfc  # noqa: F401, PLC0415 - only where there is an issuer
+            import joserfc  # noqa: F401, PLC0415 - only if there is an issuer
             import oauthlib  # noqa: F401, PLC0415 - as above
         except ModuleNotFoundError as error:
             msg = f"an issuer needs a library ({error.name} is missing): pip install 'forewarn[oidc]'"
@@ -69,22 +69,22 @@ class Issuer:
         self._failure = ""
 
     def may_have_signed(self, token: str) -> bool:
-        """Whether it looks like a signed token at all; our own words have no dots."""
+        """Return True if the token has the form of a signed one; our own tokens have no dots."""
         return token.count(".") == _DOTS_OF_A_JWT
 
-    # What a token says
+    # Tokens
 
     async def claims(self, token: str, now: datetime, *, audience: str | None = None) -> dict[str, Any]:
-        """What a token says, once it is known to be true and meant for us.
+        """Return the claims of a token after checking its signature, issuer, audience and expiry.
 
         Args:
-            token: As it was sent.
-            now: The time.
-            audience: Whom it has to be meant for; None: as the settings say.
+            token: Token as received.
+            now: Current time.
+            audience: Required audience; None for that of the settings.
 
         Raises:
-            Unauthorized: It is not taken; the message says why.
-            IssuerUnreachable: There are no keys to check it with.
+            Unauthorized: The token is not accepted; the message gives the reason.
+            IssuerUnreachable: The keys to check it are not available.
         """
         from joserfc import errors, jwt  # noqa: PLC0415 - only where there is an issuer
 
@@ -95,7 +95,7 @@ class Issuer:
         try:
             try:
                 read = jwt.decode(token, await self._keys_at(now), algorithms=algorithms)
-            except (errors.InvalidKeyIdError, errors.BadSignatureError):  # of one without a key id, the other is told
+            except (errors.InvalidKeyIdError, errors.BadSignatureError):  # the latter for a token without a key id
                 read = jwt.decode(token, await self._keys_at(now, is_one_missing=True), algorithms=algorithms)
             registry = jwt.JWTClaimsRegistry(
                 now=int(now.timestamp()),
@@ -111,15 +111,15 @@ class Issuer:
         return dict(read.claims)
 
     def principal_of_claims(self, claims: Mapping[str, Any]) -> Principal:
-        """Who that is, and what they may do: the first grant that matches says the role.
+        """Return the caller named by the claims, with the role of the first grant that matches.
 
-        Further grants of the same role add their scopes and VMs.
+        Further matching grants of the same role add their scopes and VMs.
 
         Args:
-            claims: Of a token that was checked, as `claims` hands them back.
+            claims: Checked claims, as returned by `claims`.
 
         Raises:
-            Unauthorized: The claim that names them is missing, or no name.
+            Unauthorized: The claim with the name is missing or not a valid name.
             Forbidden: No grant matches.
         """
         name = _looked_up(claims, self.settings.name_claim)
@@ -140,22 +140,22 @@ class Issuer:
             expires_at=datetime.fromtimestamp(claims["exp"], UTC) if "exp" in claims else None,
         )
 
-    # What the issuer says of itself
+    # Discovery
 
     async def document(self, now: datetime) -> dict[str, Any]:
-        """What the issuer says of itself: where to log in, and where its keys are.
+        """Return the discovery document of the issuer.
 
         Raises:
-            IssuerUnreachable: It does not answer, and never did.
+            IssuerUnreachable: The issuer does not answer, and no recent keys are cached.
         """
         await self._keys_at(now)
         return self._document
 
     async def place(self, name: str, now: datetime) -> str:
-        """Where the issuer says that something of it is, such as its ``token_endpoint``.
+        """Return a URL from the discovery document, such as ``token_endpoint``.
 
         Raises:
-            IssuerUnreachable: It says no such thing, or nothing at all, or names a place that is not safe.
+            IssuerUnreachable: The issuer does not answer, or the URL is missing or not safe.
         """
         return _checked(str((await self.document(now)).get(name, "")), name)
 
@@ -163,25 +163,25 @@ class Issuer:
         """Send a form to the issuer.
 
         Args:
-            url: A place of the issuer.
-            body: The form.
-            auth: Who we are, for HTTP's basic scheme; None: the form says it.
+            url: URL of the issuer.
+            body: Encoded form.
+            auth: Client id and secret for HTTP basic authentication; None if the form holds them.
 
         Returns:
-            The JSON object that it answers, also where it refuses.
+            JSON object in the response, also for status 400 and 401.
 
         Raises:
-            IssuerUnreachable: It does not answer like that.
+            IssuerUnreachable: The issuer does not answer with a JSON object.
         """
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
         return await self._ask("POST", url, {_OK, _REFUSED, _UNKNOWN}, content=body, headers=headers, auth=auth)
 
     async def _keys_at(self, now: datetime, *, is_one_missing: bool = False) -> KeySet:
-        """Its keys; fetched, if they are old or one is missing, and the last try was long enough ago."""
+        """Return the keys; fetch them first if they are old or one is missing, at most once per `keys_pause`."""
         async with self._lock:
             is_old = now - self._fetched_at > self.settings.keys_max_age
             if (is_old or is_one_missing) and now - self._tried_at >= self.settings.keys_pause:
-                self._tried_at = now
+                self._tried_at = now  # before the attempt, so that failures are rate limited, too
                 try:
                     self._keys = await self._fetch()
                     self._fetched_at, self._failure = now, ""
@@ -222,7 +222,7 @@ class Issuer:
         statuses: Collection[int],
         **more: Any,  # noqa: ANN401 - those of httpx
     ) -> dict[str, Any]:
-        """The JSON object that stands in an answer of one of those statuses."""
+        """Return the JSON object in the response, which must have one of these statuses."""
         import httpx  # noqa: PLC0415 - only where there is an issuer
 
         host = urlsplit(url).hostname or ""
@@ -232,7 +232,7 @@ class Issuer:
                 httpx.AsyncClient(
                     timeout=self.settings.timeout.total_seconds(),
                     transport=self._transport,
-                    trust_env=not is_loopback_name(host),  # a proxy of the environment is not meant for this machine
+                    trust_env=not is_loopback_name(host),  # no proxy for a server on this machine
                     verify=self._trust,
                 ) as client,
                 asyncio.timeout(self.settings.timeout.total_seconds()),
@@ -259,13 +259,13 @@ def _trust(settings: Oidc) -> ssl.SSLContext | bool:
         return True
     try:
         return ssl.create_default_context(cafile=settings.ca_certificate)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         msg = f"cannot use the certificate {settings.ca_certificate}: {error.strerror or error}"
         raise ConfigError(msg) from error
 
 
 def _checked(url: str, name: str) -> str:
-    """Raises IssuerUnreachable unless the URL is one to trust: whoever is in between must not read or change it."""
+    """Return the URL if it is https or on this machine; raise IssuerUnreachable otherwise."""
     parts = urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and is_loopback_name(parts.hostname or "")):
         return url
@@ -273,13 +273,13 @@ def _checked(url: str, name: str) -> str:
     raise IssuerUnreachable(msg)
 
 
-def _can_verify(key: Any) -> bool:  # noqa: ANN401 - whatever the issuer wrote
-    """Whether it is a public key for signatures. One that is secret would make everybody who reads it the issuer."""
+def _can_verify(key: Any) -> bool:  # noqa: ANN401 - as sent by the issuer
+    """Return True for a public signature key. With a published secret key, any reader could sign tokens."""
     return isinstance(key, dict) and key.get("kty") in {"RSA", "EC", "OKP"} and key.get("use", "sig") == "sig"
 
 
 def _looked_up(claims: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - JSON
-    """The claim of that name, or else the one at that path with dots."""
+    """Return the claim of this name, or else the one at this dotted path; None if there is neither."""
     if path in claims:
         return claims[path]
     found: Any = claims
@@ -300,5 +300,5 @@ def _names(claims: Mapping[str, Any], path: str) -> list[str]:
 
 
 def _words(error: Exception) -> str:
-    """In one line, what the library or the network says."""
+    """Return the error message in one line of limited length."""
     return " ".join(str(error).split())[:300] or type(error).__name__

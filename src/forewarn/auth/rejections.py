@@ -1,11 +1,11 @@
-"""Calls that were refused: how many came from where lately, and which of them the ledger is told.
+"""Rejected calls: counts per address, and selection of those recorded in the ledger.
 
-Two things are bounded for each address and minute: calls without a valid token, after which such calls get 429, and
-entries in the ledger, after which the rest is counted and told in one entry when the minute is over. An address is one
-of IPv4, or a network of IPv6 of 64 bits, which is what one customer has. At most so many addresses are counted; what
-was counted of one that had to make room is told without its name.
+Two things are limited per address and minute: calls without a valid token, after which such calls get 429, and ledger
+entries, after which the rest is counted and recorded as one entry when the minute is over. An address is an IPv4
+address or an IPv6 /64, the usual share of one customer. The number of addresses is limited; the count of an evicted
+address is recorded without its name.
 
-Minutes are those of this machine's uptime, also where the service's clock is virtual: floods come in real time.
+Minutes follow this machine's uptime even if the service's clock is virtual, since floods come in real time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OTHERS = "several addresses"
 
 @dataclass(slots=True)
 class _Window:
-    """What an address did in its present minute."""
+    """Counts of one address in its current minute."""
 
     began_s: float
     failures: int = 0
@@ -34,13 +34,13 @@ class _Window:
 
 
 class Refusals:
-    """What is counted of refused calls.
+    """Counters of refused calls.
 
     Args:
-        failures_max: Calls without a valid token per minute and address.
-        entries_max: Entries per minute and address.
-        entries_total_max: Entries per minute, of all addresses.
-        addresses_max: Addresses that are counted at a time.
+        failures_max: Maximum number of calls without a valid token per minute and address.
+        entries_max: Maximum number of entries per minute and address.
+        entries_total_max: Maximum number of entries per minute for all addresses.
+        addresses_max: Maximum number of addresses counted at the same time.
     """
 
     def __init__(self, *, failures_max: int, entries_max: int, entries_total_max: int, addresses_max: int) -> None:
@@ -53,21 +53,21 @@ class Refusals:
         self._ready: list[tuple[str, int]] = []
 
     def __len__(self) -> int:
-        """How many addresses are counted."""
+        """Return the number of addresses counted."""
         return len(self._windows)
 
     def fail(self, address: str, now_s: float) -> float | None:
         """Count a call without a valid token.
 
         Returns:
-            For how many seconds such calls from there get 429; None: this one does not yet.
+            Number of seconds for which such calls from this address get 429; None if the limit is not exceeded.
         """
         window = self._window(address, now_s)
         window.failures += 1
         return window.began_s + _WINDOW_S - now_s if window.failures > self._failures_max else None
 
     def refuse(self, entry: Entry, now_s: float) -> Entry | None:
-        """The entry, if the ledger is to be told of this call; None: it is counted only."""
+        """Return the entry if this call is to be recorded in the ledger; None if it is only counted."""
         window = self._window(entry.source_address or "", now_s)
         if now_s - self._total.began_s >= _WINDOW_S:
             self._total = _Window(began_s=now_s)
@@ -79,7 +79,7 @@ class Refusals:
         return entry
 
     def sums(self, at: datetime, now_s: float, *, is_end: bool = False) -> list[Entry]:
-        """Entries about the calls that were only counted, of minutes that are over; at the end, of all."""
+        """Return entries that sum up the calls only counted in past minutes; at the end, in all minutes."""
         for key, window in list(self._windows.items()):
             if is_end or now_s - window.began_s >= _WINDOW_S:
                 self._close(key, window)
@@ -87,7 +87,7 @@ class Refusals:
         return [_sum(key, count, at) for key, count in ready]
 
     def next_sum_s(self) -> float | None:
-        """When `sums` has something to tell next; None: nothing was left out."""
+        """Return the uptime at which `sums` next has entries, in seconds; None if no calls were left out."""
         waiting = [window.began_s + _WINDOW_S for window in self._windows.values() if window.left_out]
         return min(waiting, default=None) if not self._ready else float("-inf")
 

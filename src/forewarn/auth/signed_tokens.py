@@ -1,6 +1,6 @@
-"""Words that others keep for us: nobody can make one, or change one, without the operator's token.
+"""Signed tokens that clients keep for the service: no one can forge or change one without the operator's token.
 
-All replicas of a service share that token, so what one has sealed every other can open.
+All replicas of a service share that token, so each replica can open what another has sealed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["Seal", "moment_of", "pack", "who"]
 
 
 class Seal:
-    """Seals words for one purpose; a word of another is refused.
+    """Signer and verifier of tokens for one purpose; a token for another purpose is refused.
 
     Args:
-        secret: The operator's token.
-        purpose: What the words are for.
+        secret: Operator's token.
+        purpose: Purpose of the tokens.
     """
 
     def __init__(self, secret: str, purpose: str) -> None:
@@ -31,16 +31,16 @@ class Seal:
         self._serializer = URLSafeSerializer(secret, salt=f"forewarn {purpose}", signer_kwargs=signing)
 
     def close(self, content: Mapping[str, Any], until: datetime) -> str:
-        """A word that says this, until then; no two are equal. It can be read by whoever has it.
+        """Sign `content` with an expiry and a nonce. The token is not encrypted.
 
         Args:
-            content: Whatever JSON can say.
-            until: From then on it is refused.
+            content: Content that JSON can represent.
+            until: Time from which the token is refused.
         """
         return str(self._serializer.dumps({**content, "until": until.timestamp(), "nonce": new_token()}))
 
     def open(self, word: str, now: datetime) -> dict[str, Any] | None:
-        """What a word says, if it is one of ours and its time is not over."""
+        """Return the content of a token; None if it is invalid or has expired."""
         try:
             content: dict[str, Any] = self._serializer.loads(word)
         except BadData:
@@ -49,9 +49,9 @@ class Seal:
 
 
 def pack(caller: Principal) -> dict[str, Any]:
-    """Who somebody is, for a sealed word: the token to look up, or where there is none all that is known.
+    """Return the identity of a caller for a signed token: the id of their own token, or else all known facts.
 
-    Until when they are known is not in it: no such word may hold longer than that.
+    `expires_at` is left out: the signed token itself must not outlive it.
     """
     if caller.token_id is not None:
         return {"token": caller.token_id}
@@ -68,12 +68,12 @@ def pack(caller: Principal) -> dict[str, Any]:
 async def who(
     content: Mapping[str, Any], find_token: Callable[[str], Awaitable[Token | None]], now: datetime
 ) -> Principal | None:
-    """Who somebody is whom `pack` has put into an opened word; None: their token is not taken any more.
+    """Return the caller that `pack` stored in an opened token; None if their own token is no longer accepted.
 
     Args:
-        content: What the word says.
-        find_token: Looks a token up by its id.
-        now: The time.
+        content: Content of the opened token.
+        find_token: Function that looks up a token by its id.
+        now: Current time.
     """
     if "token" in content:
         token = await find_token(content["token"])
@@ -85,5 +85,5 @@ async def who(
 
 
 def moment_of(content: Mapping[str, Any]) -> datetime:
-    """Until when an opened word holds."""
+    """Return the expiry of an opened token."""
     return datetime.fromtimestamp(content["until"], UTC)

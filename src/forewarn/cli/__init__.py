@@ -1,1 +1,1 @@
-"""The command line: one file for each noun, all clients of the control API, but `serve`, which is the service."""
+"""The command line: one file per noun. All are clients of the control API except `serve`, the service."""

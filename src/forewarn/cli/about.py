@@ -28,7 +28,7 @@ def add_demo(app: typer.Typer) -> None:
 
     @command(app, "demo", "forewarn demo", panel="Run")
     def demo() -> None:
-        """Show the main job from end to end, by itself, in under 30 s."""
+        """Show the main job from end to end, automatically, in under 30 s."""
         with server_extra():
             from forewarn.demo import run_demo
         raise typer.Exit(run_demo())

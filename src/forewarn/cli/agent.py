@@ -56,13 +56,13 @@ def _add_run(noun: typer.Typer) -> None:
             bool, typer.Option("--dry-run", help="Everything but approvals and hooks; nothing is remembered.")
         ] = False,
     ) -> None:
-        """Watch the endpoint, prepare, approve and recover as the configuration says, until told to stop."""
+        """Watch the endpoint; prepare, approve and recover as configured, until stopped by a signal."""
         arguments = ["--config", str(_config_file(config)), *(["--dry-run"] if is_dry_run else [])]
         if sys.platform == "win32":
             from forewarn.agent.run import run_agent
 
             raise typer.Exit(run_agent(_config_file(config), is_dry_run=is_dry_run))
-        # The same process, without the libraries of the command line: an idle agent should hold little.
+        # Replace this process with one without the command line's libraries: an idle agent should need little memory.
         os.execv(sys.executable, [sys.executable, "-m", "forewarn.agent", *arguments])  # noqa: S606 - itself
 
 
@@ -86,9 +86,9 @@ def _add_check(noun: typer.Typer) -> None:
         description: Annotated[str, typer.Option(metavar="TEXT", help="With --type: its description.")] = "",
         is_others: Annotated[bool, typer.Option("--others", help="With --type: it hits another VM.")] = False,
     ) -> None:
-        """Check the configuration, and explain what it would do about which event.
+        """Check the configuration, and explain how the agent would handle each kind of event.
 
-        The exit status is 1 when the file is wrong or a command of a hook cannot be run on this machine.
+        The exit status is 1 if the file is invalid or the command of a hook cannot be run on this machine.
         """
         from forewarn.agent.configuration import local_time, read_configuration, read_text, to_local
         from forewarn.agent.explain import TYPICAL, Case, explain
@@ -130,7 +130,7 @@ def _add_check(noun: typer.Typer) -> None:
 
 
 def _faults(configuration: Configuration, path: Path, text: str) -> tuple[list[str], list[str]]:
-    """Errors and warnings about a configuration that can be read, each with its place in the file."""
+    """Return errors and warnings about a readable configuration, each with its place in the file."""
     from forewarn.agent.lines import line_of
     from forewarn.agent.program import broken_commands
     from forewarn.agent.reach import unreachable_rules
@@ -162,7 +162,7 @@ def _as_json(explained: Explained) -> dict[str, Any]:
 
 
 def _show_explained(output: Output, explained: tuple[Explained, ...]) -> None:
-    """What is done alike is told once, with the causes for which it is."""
+    """Show each distinct handling once, with all causes that lead to it."""
     alike: dict[tuple[object, ...], list[Explained]] = {}
     for each in explained:
         alike.setdefault((each.rule, each.prepares, each.approves, each.recovers), []).append(each)
@@ -180,7 +180,7 @@ def _show_explained(output: Output, explained: tuple[Explained, ...]) -> None:
 
 
 def _rows(name: str, values: Sequence[object]) -> list[tuple[str, object]]:
-    """A name, and its values one below the other."""
+    """Return a name with its values, one below the other."""
     return [(f"  {name}" if number == 0 else "", value) for number, value in enumerate(values)]
 
 
@@ -192,7 +192,7 @@ def _words(case: Case) -> str:
 def _add_status(noun: typer.Typer) -> None:
     @command(noun, "status", "forewarn agent status", "forewarn agent status --json")
     def status(output: Output, config: _Config = None) -> None:
-        """Show what the running agent knows: the events that are there, and what it waits for."""
+        """Show the state of the running agent: current events, and what it waits for."""
         told = _ask(config, "GET", "/status")
         if output.show(told):
             return
@@ -238,7 +238,7 @@ def _show_status(output: Output, told: dict[str, Any]) -> None:
 
 
 def _resources(told: dict[str, Any], vm: str) -> str:
-    """Which VMs an event hits, this one first, and whether this one is among them."""
+    """Return the names of the VMs that an event hits, this one first, with a note if this VM is not among them."""
     names = sorted(told["event"]["resources"], key=lambda name: name != vm)
     shown = [f"{name} (this VM)" if name == vm else name for name in names[:_NAMES_MAX]]
     if len(names) > len(shown):
@@ -249,7 +249,7 @@ def _resources(told: dict[str, Any], vm: str) -> str:
 
 
 def _failures(told: dict[str, Any], now: datetime) -> list[tuple[str, object]]:
-    """What is to be said of the steps that failed: why, when, and the last lines that they printed."""
+    """Return rows about the failed steps: cause, time, and the last lines of output."""
     rows: list[tuple[str, object]] = []
     for step, run in told["steps"].items():
         if run["state"] == "failed":
@@ -279,7 +279,7 @@ def _finished_row(finished: dict[str, Any], now: datetime) -> tuple[object, ...]
 def _add_words(noun: typer.Typer) -> None:
     @command(noun, "approve", "forewarn agent approve", "forewarn agent approve 602D9444-D2CD-49C7-8624-8643E7171297")
     def approve(output: Output, event_id: _EventId = None, config: _Config = None) -> None:
-        """Approve events by hand: whatever their rules wait for, they are approved once they are prepared."""
+        """Approve events manually: they are approved once prepared, whatever their rules wait for."""
         told = _ask(config, "POST", "/approve", event_id)
         if not output.show(told):
             for each in told["event_ids"]:
@@ -287,7 +287,7 @@ def _add_words(noun: typer.Typer) -> None:
 
     @command(noun, "recover", "forewarn agent recover")
     def recover(output: Output, event_id: _EventId = None, config: _Config = None) -> None:
-        """Run a recovery again that has failed, after what was wrong has been mended."""
+        """Run a failed recovery again, once the cause has been fixed."""
         told = _ask(config, "POST", "/recover", event_id)
         if not output.show(told):
             for each in told["event_ids"]:
@@ -301,7 +301,7 @@ def _add_words(noun: typer.Typer) -> None:
         ] = None,
         config: _Config = None,
     ) -> None:
-        """Run failed steps again, after what was wrong has been mended: of preparing until NotBefore is near."""
+        """Run failed steps again, once the cause has been fixed; preparation steps only until NotBefore is near."""
         told = _ask(config, "POST", "/retry", event_id)
         if not output.show(told):
             for each in told["event_ids"]:
@@ -318,7 +318,7 @@ def _add_install(noun: typer.Typer) -> None:
         is_started: Annotated[bool, typer.Option("--start/--no-start", help="Start it now, and at every boot.")] = True,
         user: Annotated[str | None, typer.Option(metavar="NAME", help="Run it as that user. (default: root)")] = None,
     ) -> None:
-        """Set the agent up as a systemd service; writes an example configuration where there is none."""
+        """Set the agent up as a systemd service; writes an example configuration if there is none."""
         from forewarn.agent.install import install as set_up
         from forewarn.agent.install import unit_text
 
@@ -347,12 +347,12 @@ def _config_file(config: Path | None) -> Path:
 
 
 def _ask(config: Path | None, method: str, path: str, event_id: str | None = None) -> dict[str, Any]:
-    """Ask the running agent, which may run although its configuration has been made wrong since.
+    """Ask the running agent; it may run even if its configuration file has become invalid since.
 
     Raises:
-        ConfigError: The configuration is wrong, and no agent answers.
-        ServerUnreachable: It does not answer.
-        ForewarnError: It refuses.
+        ConfigError: The configuration is invalid, and no agent answers.
+        ServerUnreachable: The agent does not answer.
+        ForewarnError: The agent refuses.
     """
     from forewarn.agent.configuration import read_address, read_configuration, read_text
 
@@ -369,11 +369,12 @@ def _ask(config: Path | None, method: str, path: str, event_id: str | None = Non
 
 
 def _ask_at(configuration: Configuration, method: str, path: str, event_id: str | None) -> dict[str, Any]:
-    """Ask the agent at the address of a configuration.
+    """Ask the agent at the address in a configuration.
 
     Raises:
-        ServerUnreachable: It does not answer.
-        ForewarnError: It refuses.
+        ConfigError: The configuration has no address.
+        ServerUnreachable: The agent does not answer.
+        ForewarnError: The agent refuses.
     """
     import msgspec
 

@@ -1,4 +1,4 @@
-"""Options that choose a part of the history, and how a long one is printed: the same for every list of it."""
+"""Options that select a part of the history, and the output of long lists; shared by all list commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CSV_COLUMNS = {
     "moved_from moved_by created_at started_at impacted_at ended_at force_reason latest_start deferrals extensions "
     "extended_s hosts vms unwarned_vms",
 }
-"""The members of the API's answers that have a column, in order. The schemas themselves take long to import."""
+"""Columns of the CSV output by list: members of the API's answers, in order. The schemas are slow to import."""
 
 _PANEL = "Which part"
 _STEP = 1000
@@ -55,7 +55,7 @@ _Moment = "a span ago like 30d, or RFC 3339."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What was said on the command line of the part that is asked for; a command asks for it by annotation."""
+    """Options that select a part of the history; a command requests them by annotating a parameter."""
 
     since: Annotated[str | None, _option(f"Not before: {_Moment}", "TIME")] = None
     until: Annotated[str | None, _option(f"Before: {_Moment}", "TIME")] = None
@@ -80,14 +80,14 @@ class Choice:
 
     @property
     def is_said(self) -> bool:
-        """Whether anything was said."""
+        """True if any option was given."""
         return any(getattr(self, field.name) is not None for field in fields(self))
 
     def params(self, connection: Connection) -> dict[str, object]:
-        """As the API takes it. Spans count from the time of the service, which may be virtual.
+        """Return the query parameters of the API. Spans count from the time of the service, which may be virtual.
 
         Raises:
-            typer.BadParameter: A time is none, or a text is empty.
+            typer.BadParameter: A time is invalid, or a text is empty.
         """
         for name in ("vm", "scope", "host", "actor", "text"):
             if getattr(self, name) == "":
@@ -120,7 +120,7 @@ def _moment(said: datetime | float, now: datetime | None, name: str) -> str:
 
 
 def choice_options() -> list[inspect.Parameter]:
-    """The options, as parameters of a command."""
+    """Return the options as parameters of a command."""
     kind = inspect.Parameter.KEYWORD_ONLY
     signature = inspect.signature(Choice, eval_str=True)
     return [p.replace(kind=kind) for p in signature.parameters.values()]
@@ -130,10 +130,10 @@ def choice_options() -> list[inspect.Parameter]:
 
 
 def check_csv(output: Output) -> None:
-    """See that only one form is asked for.
+    """Check that only one output format is requested.
 
     Raises:
-        typer.BadParameter: Both `--csv` and `--json` were said.
+        typer.BadParameter: Both `--csv` and `--json` were given.
     """
     if output.is_json:
         msg = "goes not with --json: say one of them"
@@ -141,7 +141,7 @@ def check_csv(output: Output) -> None:
 
 
 def counted(items: Iterable[dict[str, Any]], output: Output) -> Iterator[dict[str, Any]]:
-    """The same items; on a terminal, while the list itself goes elsewhere, it is said how many there are so far."""
+    """Yield the same items; count them on the terminal if the list itself goes elsewhere."""
     is_shown = sys.stderr.isatty() and not sys.stdout.isatty()
     count = 0
     for count, item in enumerate(items, 1):
@@ -153,7 +153,7 @@ def counted(items: Iterable[dict[str, Any]], output: Output) -> Iterator[dict[st
 
 
 def print_items(items: Iterable[dict[str, Any]], output: Output) -> None:
-    """Print a JSON array item by item, so that it may be of any length; as `Output.json` prints it."""
+    """Print a JSON array item by item, so that it may have any length; same format as `Output.json`."""
     is_indented = sys.stdout.isatty()
     count = 0
     for item in counted(items, output):
@@ -169,10 +169,10 @@ def print_items(items: Iterable[dict[str, Any]], output: Output) -> None:
 
 
 def print_csv(items: Iterable[dict[str, Any]], of: str, output: Output) -> None:
-    """Print rows as CSV (RFC 4180, lines ended by LF), one page of the API in memory at a time.
+    """Print rows as CSV (RFC 4180, lines ended by LF), with one page of the API in memory at a time.
 
-    Lists become one cell, with commas between; what is null an empty one. See `defused` for cells that a spreadsheet
-    would run.
+    A list becomes one cell, separated by commas; null becomes an empty cell. See `defused` for cells that a spreadsheet
+    would execute.
     """
     writer = csv.writer(sys.stdout, lineterminator="\n")
     columns = CSV_COLUMNS[of].split()
@@ -182,11 +182,12 @@ def print_csv(items: Iterable[dict[str, Any]], of: str, output: Output) -> None:
 
 
 def defused(value: object) -> object:
-    """The value as a cell that is only read.
+    """Return the value as a cell that no spreadsheet executes.
 
-    Spreadsheets run a text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return as a formula, and
-    reasons, descriptions and names are written by others. An apostrophe goes before such a text: spreadsheets take it
-    as the sign of a text. Numbers are left as they are. Control characters are made visible, but for lines and tabs.
+    Spreadsheets execute a text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return as a formula,
+    and reasons, descriptions and names are written by others. Such a text gets a leading apostrophe, which spreadsheets
+    take as the mark of a text. Numbers are left as they are. Control characters except line feeds and tabs are made
+    visible.
     """
     if isinstance(value, list | tuple):
         value = ", ".join(str(each) for each in value)

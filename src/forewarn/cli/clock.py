@@ -1,4 +1,4 @@
-"""`forewarn clock`: the time that the service goes by."""
+"""`forewarn clock`: the clock of the service."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def add_clock(app: typer.Typer) -> None:
     ) -> None:
         """Trust a clock that has jumped.
 
-        The service starts nothing that is due after its clock has jumped. Look at the time that 'forewarn clock show'
-        prints first: what is due by it starts at once.
+        After a jump of its clock, the service starts nothing that is due. Check the time with 'forewarn clock show'
+        first:
+        everything due at that time starts immediately.
         """
         _print(output, connection.change("POST", "/v1/clock/confirm", {"reason": reason or None}))
 
@@ -43,9 +44,9 @@ def add_clock(app: typer.Typer) -> None:
         connection: Connection,
         output: Output,
     ) -> None:
-        """Move a virtual clock forward; everything that falls due on the way happens, in order."""
+        """Move a virtual clock forward; everything due on the way happens, in order."""
         body = {"by_s": as_span_s(by, "SPAN")}
-        # The service does not look at the key here: a second try could move the clock twice.
+        # The service ignores the key here: a second try could move the clock twice.
         _print(output, connection.change("POST", "/v1/clock/advance", body, is_repeatable=False))
 
 
@@ -60,5 +61,5 @@ def _print(output: Output, clock: dict[str, Any]) -> None:
 
 
 def server_now(connection: Connection) -> datetime:
-    """What time it is for the service."""
+    """Return the current time of the service."""
     return parse_moment(connection.get("/v1/clock")["now"])

@@ -1,7 +1,7 @@
-"""What every command has in common: help with examples, the connection, `--json` and `--debug`.
+"""Common parts of all commands: help with examples, the connection, `--json` and `--debug`.
 
-A command is a function that asks for a `Connection`, an `Output` or a `Choice` by annotating a parameter with it;
-`command` puts the options in its place from which the object is made, so that no command repeats them.
+A command is a function that requests a `Connection`, an `Output` or a `Choice` by annotating a parameter with it.
+`command` replaces that parameter with the options from which the object is made, so that no command repeats them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from forewarn.errors import ConfigError
 __all__ = ["BROKEN_PIPE", "command", "group", "server_extra", "testing_extra"]
 
 BROKEN_PIPE = 141
-"""Exit status where the reader of the output has gone: that of a process which SIGPIPE ended."""
+"""Exit status if the reader of the output has gone, as if SIGPIPE had ended the process."""
 
 _CONNECTION = "Connection"
 _EXTRA_LIBRARIES = frozenset(
@@ -68,7 +68,7 @@ _Debug = Annotated[bool, typer.Option("--debug", help="Show the trace of an erro
 
 
 def group(app: typer.Typer, name: str, summary: str, panel: str) -> typer.Typer:
-    """A noun, under which its commands hang."""
+    """Return a new group of commands for a noun."""
     noun = typer.Typer(name=name, help=summary, no_args_is_help=True)
     app.add_typer(noun, rich_help_panel=panel)
     return noun
@@ -80,10 +80,10 @@ def command(
     """Register a function as a command.
 
     Args:
-        app: Where it hangs.
-        name: Its verb.
+        app: Group that gets the command.
+        name: Verb of the command.
         examples: Command lines to show in its help; at least one.
-        panel: Heading under which the list of commands shows it.
+        panel: Heading for the command in the list of commands.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -95,7 +95,7 @@ def command(
 
 
 def _completed(function: Callable[..., None]) -> Callable[..., None]:
-    """The function with options in the place of what it asks for."""
+    """Return the function with options in place of the requested objects."""
     signature = inspect.signature(function, eval_str=True)
     wants_connection = _asked(signature, Connection)
     wants_output = _asked(signature, Output)
@@ -116,7 +116,7 @@ def _completed(function: Callable[..., None]) -> Callable[..., None]:
             with Connection(given.pop("control_url"), given.pop("token_file")) as connection:
                 function(**given, **{wants_connection: connection})
         except BrokenPipeError:
-            # Whoever read the output has seen enough. Typer would make a 1 of it.
+            # The reader of the output has closed the pipe. Typer would exit with status 1.
             raise typer.Exit(BROKEN_PIPE) from None
 
     kept = [p for p in signature.parameters.values() if p.annotation not in {Connection, Output, Choice}]

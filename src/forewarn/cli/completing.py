@@ -1,8 +1,7 @@
-"""What the tab key offers at the end of a command line.
+"""Completion of the last word of a command line.
 
-The words are walked without being parsed as a command would be: nothing is converted, checked or called but the
-completer of the one parameter that the last word belongs to. This takes half of the time that Typer takes, and a key
-that is pressed should not be felt.
+The words are not parsed as a command would be: nothing is converted, checked or called except the completer of the last
+word's parameter. That takes half of Typer's time, and a key press should have no noticeable delay.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ __all__ = ["Offer", "complete"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What may stand there.
+    """Candidates for the last word.
 
     Attributes:
-        kind: ``words``, or ``files`` or ``folders``, which the shell completes by itself.
-        words: Each with a word about it, which may be empty.
+        kind: ``words``; or ``files`` or ``folders``, which the shell completes itself.
+        words: Words, each with a description, which may be empty.
     """
 
     kind: str = "words"
     words: tuple[tuple[str, str], ...] = ()
 
     def lines(self) -> str:
-        """As the shells' scripts read it: the kind, then a line for each word, a tab before what is said of it."""
+        """Return the text for the shells' scripts: the kind, then a line per word, a tab before its description."""
         said = [f"{value}\t{' '.join(about.split())}" if about else value for value, about in self.words]
         return "\n".join([self.kind, *said]) + "\n"
 
@@ -44,17 +43,17 @@ class _Line:
     given: set[str] = field(default_factory=set)
     arguments: list[str] = field(default_factory=list)
     awaits: Any = None
-    """The option whose value comes next."""
+    """Option whose value comes next."""
     is_literal: bool = False
-    """After ``--``, where no word is an option."""
+    """True after ``--``, where no word is an option."""
 
 
 def complete(root: Any, words: Sequence[str]) -> Offer:  # noqa: ANN401 - Typer's command
-    """What may stand in the place of the last word.
+    """Return the candidates for the last word.
 
     Args:
         root: The command `forewarn`.
-        words: What stands after it, to the cursor; the last is being typed and may be empty.
+        words: Words after it, up to the cursor; the last is being typed and may be empty.
     """
     *before, incomplete = _joined(words) or [""]
     context = root.context_class(root, info_name="forewarn")
@@ -76,14 +75,14 @@ def complete(root: Any, words: Sequence[str]) -> Offer:  # noqa: ANN401 - Typer'
 
 
 def _verbs_of(context: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - Typer's own
-    """Second words of commands whose first word alone is a command too, each with its summary."""
+    """Return second words of two-word commands whose first word is a command too, each with its summary."""
     children = context.command.commands
     found = {each.partition(" ")[2]: child for each, child in children.items() if each.startswith(f"{name} ")}
     return {verb: child.get_short_help_str(80) for verb, child in found.items()}
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """The words without the equals signs at which bash parts them: ``--vm = db`` is ``--vm db``."""
+    """Return the words without the equals signs at which bash splits them: ``--vm = db`` is ``--vm db``."""
     kept = [word for word in words[:-1] if word != "="]
     return [*kept, "" if words[-1] == "=" else words[-1]] if words else []
 
@@ -102,7 +101,7 @@ def _of_group(context: Any, incomplete: str) -> Offer:  # noqa: ANN401 - Typer's
 
 
 def _read(context: Any, words: Sequence[str]) -> _Line:  # noqa: ANN401 - as above
-    """Read the words before the last one; values are put into ``context.params`` as they were typed."""
+    """Read the words before the last one; values are stored in ``context.params`` as typed."""
     parameters = context.command.get_params(context)
     options = {name: p for p in parameters if p.param_type_name == "option" for name in (*p.opts, *p.secondary_opts)}
     line = _Line(context, options)
@@ -148,7 +147,7 @@ def _of_command(line: _Line, incomplete: str) -> Offer:
 
 
 def _names_of(parameters: Sequence[Any], given: set[str], incomplete: str) -> Offer:
-    """The options that may still be given."""
+    """Return the options that may still be given."""
     return Offer(
         words=tuple(
             (name, (option.help or "").partition(". ")[0])
@@ -163,7 +162,7 @@ def _names_of(parameters: Sequence[Any], given: set[str], incomplete: str) -> Of
 
 
 def _values(context: typer.Context, parameter: Any, incomplete: str) -> Offer:  # noqa: ANN401 - as above
-    """What a parameter takes: by its own completer, its type, or its metavar."""
+    """Return candidates for a parameter, from its completer, its type, or its metavar."""
     metavar = (parameter.metavar or "").strip("[]").removesuffix("...")
     words = [(item.value, item.help or "") for item in parameter.shell_complete(context, incomplete)]
     if not words and "|" in metavar:

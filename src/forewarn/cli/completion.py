@@ -1,4 +1,4 @@
-"""`forewarn completion`: what makes the tab key of a shell complete commands, options and names."""
+"""`forewarn completion`: scripts for shells that complete commands, options and names."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from forewarn.cli.completing import complete
 __all__ = ["ASKED", "SCRIPTS", "Shell", "add_completion", "answer"]
 
 ASKED = "__complete"
-"""The first argument by which a shell's script asks; what follows are the words up to the cursor."""
+"""First argument of requests from a shell's script; the words up to the cursor follow."""
 
 
 class Shell(StrEnum):
-    """Shells that there is a script for."""
+    """Shells with a completion script."""
 
     BASH = "bash"
     ZSH = "zsh"
     FISH = "fish"
 
 
-# A script hands the words over as arguments and takes the answer as text: neither is evaluated.
+# A script passes the words as arguments and reads the answer as text: neither is evaluated.
 _BASH = """\
 # bash completion for forewarn, made by 'forewarn completion bash'
 _forewarn() {
@@ -81,7 +81,7 @@ end
 complete -c forewarn -f -a '(__forewarn_complete)'
 """
 SCRIPTS = {Shell.BASH: _BASH, Shell.ZSH: _ZSH, Shell.FISH: _FISH}
-"""The script for each shell."""
+"""Completion script of each shell."""
 
 
 def add_completion(app: typer.Typer) -> None:
@@ -100,14 +100,14 @@ def add_completion(app: typer.Typer) -> None:
     ) -> None:
         """Print the script that lets a shell complete commands, options and names.
 
-        Names of VMs and hosts, and ids, come from the service that the line or FOREWARN_CONTROL_URL names.
+        Names of VMs and hosts, and ids, come from the service at --control-url or FOREWARN_CONTROL_URL.
         """
         sys.stdout.write(SCRIPTS[shell])
 
 
 def answer(root: Any, words: Sequence[str]) -> None:  # noqa: ANN401 - Typer's command
-    """Answer a shell's script; silent whatever goes wrong, since the user is in the middle of a line."""
+    """Answer a shell's script; stay silent on any error, since the user is in the middle of a line."""
     try:
         sys.stdout.write(complete(root, words).lines())
-    except Exception:  # noqa: BLE001 - a trace in the middle of a command line helps nobody
+    except Exception:  # noqa: BLE001 - a trace would only disturb the command line
         return

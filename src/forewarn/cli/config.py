@@ -25,7 +25,7 @@ def add_config(app: typer.Typer) -> None:
         output: Output,
         config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None,
     ) -> None:
-        """Show every setting: its value here, its default, and what it does.
+        """Show every setting: its current value, its default, and its description.
 
         A value comes from the first of: flag of `serve`, environment variable, file, default.
         """
@@ -41,14 +41,14 @@ def add_config(app: typer.Typer) -> None:
 
 
 def described(config: Path | None = None) -> list[dict[str, Any]]:
-    """Every setting with its value, default, unit, variable and description.
+    """Return every setting with its value, default, unit, variable and description.
 
     Raises:
-        ConfigError: The file or a variable cannot be used.
+        ConfigError: The file or a variable is invalid.
     """
     from forewarn.config import Settings, load_settings
 
-    # Defaults without what the environment says.
+    # `model_construct` gives the defaults without the environment.
     values = load_settings(config).model_dump(mode="json")
     defaults = Settings.model_construct().model_dump(mode="json")
     return [
@@ -75,7 +75,7 @@ def _unit(name: str, annotation: object) -> str | None:
 
 
 def without_password(value: Any) -> Any:  # noqa: ANN401 - of any setting
-    """The value; in a URL, stars in the place of a password."""
+    """Return the value; a password in a URL is replaced by asterisks."""
     return _PASSWORD.sub(r"\1:***@", value) if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""What cannot be taken back asks first: on a terminal by a question, elsewhere by `--yes`."""
+"""Confirmation of irreversible commands: by a question on a terminal, by `--yes` elsewhere."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 
 class NotConfirmed(typer.TyperException):
-    """It needs a confirmation, and there is no terminal to ask on."""
+    """A confirmation is needed, and there is no terminal to ask on."""
 
     exit_code = 2
 
 
 def confirm(output: Output, describe: Callable[[], str], *, yes: bool) -> None:
-    """Go on only if the user confirms what will happen.
+    """Return only if the user confirms.
 
     Args:
-        output: Where it is asked.
-        describe: Says what will happen, and to whom; called only when it is asked.
-        yes: It was confirmed on the command line.
+        output: Output for the question.
+        describe: Callback that describes the effect; called only if the user is asked.
+        yes: True if confirmed on the command line.
 
     Raises:
         NotConfirmed: There is no terminal to ask on.
-        Exit: The user said no; nothing is done.
+        Exit: The user declined; nothing is done.
     """
     if yes:
         return

@@ -1,4 +1,4 @@
-"""`forewarn conformance`: does an endpoint keep to the protocol?"""
+"""`forewarn conformance`: check an endpoint for conformance to the protocol."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def add_conformance(app: typer.Typer) -> None:
     ) -> None:
         """Check an endpoint of Scheduled Events against the protocol, as a client sees it.
 
-        Only looks, unless told otherwise: it sends GETs, and POSTs that approve nothing.
+        Read-only by default: it sends GETs, and POSTs that approve nothing.
 
-        Exit status 1 if a requirement is broken, 3 if no one answers or the endpoint refuses the address that asks.
+        Exit status 1 if a requirement is broken, 3 if no one answers or the endpoint refuses the source address.
         """
         with testing_extra():
             from forewarn.testing.conformance import check_endpoint, choose
@@ -101,7 +101,7 @@ def add_conformance(app: typer.Typer) -> None:
 
 
 def _teller(output: Output, count: int) -> Callable[[Check], None]:
-    """Shows on a terminal which of so many checks is under way."""
+    """Return a callback that shows the current check on a terminal."""
     numbers = itertools.count(1)
     return lambda check: output.passing(f"{next(numbers)}/{count} {check.code}")
 
@@ -128,4 +128,4 @@ def _print(output: Output, report: Report) -> None:
 
 
 _VERBS = {"holds": "held", "breaks": "broken", "note": "noted", "inconclusive": "inconclusive"}
-"""What is said of so many checks."""
+"""Verb for a count of checks, by verdict."""

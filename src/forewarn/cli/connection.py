@@ -1,6 +1,6 @@
-"""The CLI's side of the control API: address, token, errors, and changes that may be repeated.
+"""Client of the control API for commands: address, token, errors, and repeatable changes.
 
-httpx is imported when the first request is made, so that `--help` does not wait for it.
+httpx is imported at the first request, so that `--help` does not wait for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEFAULT_URL = "http://127.0.0.1:8170"
 _CONNECT_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 60.0
 _WATCH_TIMEOUT_S = 45.0
-"""Three times the pause between two heartbeats of a watch."""
+"""Read time-out of a watch: three times the interval between two heartbeats."""
 _RETRY_PAUSES_S = (0.25, 0.5, 1.0, 2.0)
 _RECONNECT_PAUSE_MAX_S = 5.0
 _UNAVAILABLE = 503
@@ -46,7 +46,7 @@ _BY_CODE: dict[str, type[ForewarnError]] = {
 
 
 class Pacing:
-    """How a connection waits between two tries."""
+    """Sleep function between two tries."""
 
     def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
         self.sleep = sleep
@@ -57,13 +57,13 @@ class Connection:
 
     Args:
         url: Address of the control API.
-        token_file: None to take `FOREWARN_TOKEN`, or the token in the state folder.
-        environment: None for that of the process.
-        transport: None for the network.
-        pacing: None for real pauses.
+        token_file: File with the token; None for `FOREWARN_TOKEN`, or the token in the state folder.
+        environment: Environment variables; None for those of the process.
+        transport: HTTP transport; None for the network.
+        pacing: Pauses between tries; None for real ones.
 
     Raises:
-        ConfigError: The address is none.
+        ConfigError: `url` is not the address of an HTTP server.
     """
 
     def __init__(
@@ -96,17 +96,17 @@ class Connection:
     # Requests
 
     def get(self, path: str, **params: object) -> Any:  # noqa: ANN401 - JSON
-        """Ask."""
+        """GET a resource."""
         return self._call("GET", path, params=params)
 
     def pages(self, path: str, most: int | None = None, **params: object) -> Iterator[dict[str, Any]]:
-        """Every item of a list, page by page; at most so many."""
+        """Yield the items of a list, page by page; at most `most`, None for all."""
         after: str | None = None
         left = most
         while left is None or left > 0:
             limit = _PAGE if left is None else min(left, _PAGE)
             page = self._call("GET", path, params=params | {"limit": limit, "after": after})
-            # A page of events is counted in maintenances, so it may hold more items than were asked for.
+            # A page of events is counted in maintenances, so it may hold more items than requested.
             items = page["items"] if left is None else page["items"][:left]
             yield from items
             after = page["next"]
@@ -116,7 +116,7 @@ class Connection:
                 left -= len(items)
 
     def last(self, path: str, count: int, **params: object) -> list[dict[str, Any]]:
-        """The last items of the ledger, oldest first; at most so many."""
+        """Return the last `count` items of the ledger or fewer, oldest first."""
         found: list[dict[str, Any]] = []
         before: str | None = None
         while len(found) < count:
@@ -138,14 +138,14 @@ class Connection:
         also: tuple[int, ...] = (),
         **params: object,
     ) -> Any:  # noqa: ANN401 - JSON
-        """Change something, once: a 503 is followed by another try under the same `Idempotency-Key`.
+        """Make a change exactly once: a 503 is retried under the same `Idempotency-Key`.
 
         Args:
             method: POST, PUT or DELETE.
-            path: Below the address of the control API.
-            body: JSON-able, or bytes to send as they are; None for none.
-            is_repeatable: False where the service does not look at the key.
-            also: Statuses that are errors elsewhere, but an answer here.
+            path: Path below the address of the control API.
+            body: JSON-able value, or bytes to send as they are; None for none.
+            is_repeatable: False if the service ignores the key here.
+            also: Error statuses that are returned as an answer here.
             params: Query parameters.
         """
         headers = {"idempotency-key": str(uuid.uuid4())}
@@ -189,7 +189,7 @@ class Connection:
             self._unreachable(error)
 
     def lines(self, path: str, **params: object) -> Iterator[Any]:
-        """The lines of a long answer as they come, each of them JSON.
+        """Yield the lines of a long answer as they arrive, decoded from JSON.
 
         Raises:
             ServerUnreachable: The service does not answer, or stops in the middle.
@@ -211,17 +211,17 @@ class Connection:
     def watch(
         self, after: int, notice: Callable[[str], None] = lambda _line: None, **params: object
     ) -> Iterator[dict[str, Any]]:
-        """Ledger entries after that sequence, as they are written; never ends by itself.
+        """Yield ledger entries after that sequence number as they are written, without end.
 
-        A connection that breaks is made anew, and goes on after the last entry seen.
+        A broken connection is replaced, and continues after the last entry seen.
 
         Args:
-            after: Sequence of the last entry that is known.
-            notice: Told, in one line, when the connection breaks and when it is back.
-            params: Which entries.
+            after: Sequence number of the last known entry.
+            notice: Callback that gets one line when the connection breaks and when it is back.
+            params: Query parameters that select entries.
 
         Raises:
-            ServerUnreachable: At the first try; later ones are repeated.
+            ServerUnreachable: The first try failed; later ones are repeated.
         """
         import httpx
 
@@ -245,7 +245,7 @@ class Connection:
             failures = min(failures + 1, 10)
 
     def _stream(self, after: int, params: Mapping[str, object]) -> Iterator[dict[str, Any] | None]:
-        """One connection: None once it stands, then entries."""
+        """Yield None once the connection is established, then entries."""
         import httpx
 
         timeout = httpx.Timeout(_WATCH_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
@@ -268,7 +268,7 @@ class Connection:
         if self._client is None:
             import httpx
 
-            # A proxy of the environment is not meant for this machine; the mount takes precedence over it.
+            # Proxies of the environment are not meant for this machine; mounts take precedence over them.
             mounts = {"http://": self._transport, "https://": self._transport} if _is_loopback(self._host) else None
             self._client = httpx.Client(
                 base_url=self.url,
@@ -280,7 +280,7 @@ class Connection:
         return self._client
 
     def headers(self) -> dict[str, str]:
-        """What every request carries: who asks, for what, and in which trace.
+        """Return the headers of every request: token, accepted type, and trace.
 
         Raises:
             ConfigError: The token cannot be read.
@@ -288,12 +288,12 @@ class Connection:
         token = self._token()
         headers = {"accept": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
         traceparent = self._environment.get("TRACEPARENT", "")
-        if _TRACEPARENT.fullmatch(traceparent):  # whoever runs this command traces it, and so may the service
+        if _TRACEPARENT.fullmatch(traceparent):  # the caller of this command traces it
             headers["traceparent"] = traceparent
         return headers
 
     def _token(self) -> str | None:
-        """The token to send; None when there is none, which the service may then say."""
+        """Return the token to send; None if there is none. The reason is kept for an error of the service."""
         if self._token_file is not None:
             return _clean(read_token(self._token_file), str(self._token_file))
         said = self._environment.get("FOREWARN_TOKEN", "").strip()
@@ -355,12 +355,12 @@ class Connection:
 
 
 def _said(params: Mapping[str, object]) -> dict[str, object]:
-    """Without those that were not said."""
+    """Return the parameters that were given."""
     return {name: value for name, value in params.items() if value is not None and value != []}
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path.
+    """Quote a name as one segment of a path.
 
     Raises:
         InvalidRequest: It cannot be one.
@@ -372,7 +372,7 @@ def segment(name: str) -> str:
 
 
 def state_dir(environment: Mapping[str, str]) -> Path:
-    """Where `serve`, run by the same user with the same environment, keeps its token."""
+    """Return the state folder of a `serve` that the same user runs in the same environment."""
     said = environment.get("FOREWARN_STATE_DIR")
     if said:
         return Path(said)
@@ -380,7 +380,7 @@ def state_dir(environment: Mapping[str, str]) -> Path:
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[str]:
-    """The data of each server-sent event. Comments, and an event that is cut off, are dropped."""
+    """Yield the data of each server-sent event. Comments, and an incomplete event, are dropped."""
     found: list[str] = []
     for line in lines:
         if line.startswith("data:"):

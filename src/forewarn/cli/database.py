@@ -1,4 +1,4 @@
-"""`forewarn database`: look at the database of the service, and move it to another one."""
+"""`forewarn database`: show the database of the service, and copy it to another one."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def add_database(app: typer.Typer) -> None:
     ) -> None:
         """Copy everything from one database to another, from SQLite to PostgreSQL or back.
 
-        All of it is copied and compared, or TO is left as it was. Stop every 'forewarn serve' on FROM before, and
-        serve only TO afterwards: two services would carry out each maintenance twice.
+        Either everything is copied and compared, or TO is left unchanged. Stop every 'forewarn serve' on FROM before,
+        and serve only TO afterwards: two services would carry out each maintenance twice.
         """
         with server_extra():
             from forewarn.store.copying import copy_database
@@ -69,7 +69,7 @@ def add_database(app: typer.Typer) -> None:
         url: Annotated[str, typer.Argument(metavar="URL", help="URL of the database; it may be served meanwhile.")],
         output: Output,
     ) -> None:
-        """Show what a database holds: its schema, its size, rows of each table, and who carries out what is due."""
+        """Show the contents of a database: its schema, its size, the rows of each table, and its lease holders."""
         with server_extra():
             from forewarn.store.describing import describe_database
         _check(url, "URL")
@@ -79,7 +79,7 @@ def add_database(app: typer.Typer) -> None:
 
 
 def _check(url: str, hint: str) -> None:
-    """Tell a URL that cannot be read from a database that cannot be used: the first is a matter of usage."""
+    """Report an unreadable URL as a usage error, unlike a database that cannot be used."""
     from forewarn.store.ends import database_url
 
     try:
@@ -89,16 +89,16 @@ def _check(url: str, hint: str) -> None:
 
 
 def progress_line(progress: Progress) -> str:
-    """How far it is, in words."""
+    """Describe the progress of a copy."""
     verb = "comparing" if progress.is_comparing else "copying"
     return f"{verb} {progress.table}: {progress.rows_done:,} of {progress.rows:,} rows"
 
 
-# What was copied
+# The copy
 
 
 def copied_json(copied: Copied) -> dict[str, Any]:
-    """What was copied, for a program."""
+    """Return the result of a copy, for programs."""
     return {
         "from": copied.source,
         "to": copied.target,
@@ -118,11 +118,11 @@ def _print_copied(output: Output, copied: Copied) -> None:
     output.line("serve only the new one from now on: two services would carry out each maintenance twice")
 
 
-# What there is
+# The description
 
 
 def description_json(description: Description) -> dict[str, Any]:
-    """What a database holds, for a program."""
+    """Return the description of a database, for programs."""
     from forewarn.store.migrate import HEAD
 
     return {

@@ -1,4 +1,4 @@
-"""`forewarn endpoint`: the metadata endpoint on a hypervisor, until a signal comes."""
+"""`forewarn endpoint`: the metadata endpoint on a hypervisor; runs until a signal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WAYS = "Who asks"
 
 
 class Way(StrEnum):
-    """How VMs are told apart."""
+    """Method of identifying VMs."""
 
     ADDRESS = "address"
     INTERFACE = "interface"
@@ -120,9 +120,9 @@ def add_endpoint(app: typer.Typer) -> None:
             typer.Option(metavar="FILE", help="What is known is kept there, and served while no replica answers."),
         ] = None,
     ) -> None:
-        """Answer the VMs of one host, by word of a control plane elsewhere, also while it is away.
+        """Serve events to the VMs on this host, using state from the control plane, also while that is unreachable.
 
-        It needs no database. Approvals are passed on; one is answered with 200 only when the control plane has it.
+        Needs no database. Approvals are forwarded; the answer is 200 only once the control plane has stored them.
         """
         with server_extra():
             from forewarn.host.listeners import Way as KnownBy

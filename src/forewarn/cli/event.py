@@ -1,4 +1,4 @@
-"""`forewarn event`: what VMs see, and approving it for them."""
+"""`forewarn event`: show the events of VMs, and approve them for the VMs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def add_event(app: typer.Typer) -> None:
         ] = None,
         as_csv: Csv = False,
     ) -> None:
-        """List events, of the newest maintenance first."""
+        """List events, those of the newest maintenance first."""
         params = choice.params(connection) | {"all": "true" if every else None, "status": statuses}
         if as_csv:
             check_csv(output)
@@ -79,7 +79,7 @@ def add_event(app: typer.Typer) -> None:
         connection: Connection,
         output: Output,
     ) -> None:
-        """Approve events in the place of their VMs; once all agree, the maintenance starts."""
+        """Approve events on behalf of their VMs; once all are approved, the maintenance starts."""
         body = {"event_ids": split_names(event_ids)}
         items = connection.change("POST", "/v1/events/approve", body, also=(_UNKNOWN, _REFUSED))["items"]
         if not output.show(items):
@@ -93,11 +93,11 @@ _OUTCOMES = {"approved": "is approved", "unchanged": "needs no approval any more
 
 
 def _check_approved(items: list[dict[str, Any]]) -> None:
-    """Say which could not be approved.
+    """Report events that could not be approved.
 
     Raises:
         NotFound: Some do not exist.
-        Conflict: A policy leaves some to others.
+        Conflict: A policy reserves some for other approvers.
     """
     unknown, refused = ([i["event_id"] for i in items if i["status"] == s] for s in (_UNKNOWN, _REFUSED))
     if unknown:
@@ -109,7 +109,7 @@ def _check_approved(items: list[dict[str, Any]]) -> None:
 
 
 def events_table(output: Output, connection: Connection, events: list[dict[str, Any]]) -> None:
-    """Print events; ids whole, so that they can be copied."""
+    """Print events, with complete ids that can be copied."""
     now = server_now(connection) if events else None
     columns = [Column("id"), Column("type"), Column("state", is_state=True), Column("not before", is_whole=False)]
     rows = [

@@ -1,4 +1,4 @@
-"""`forewarn fault`: have things go wrong on purpose, to see what handlers make of it."""
+"""`forewarn fault`: inject faults on purpose, to test handlers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_fault(app: typer.Typer) -> None:
 
     @command(noun, "kinds", "forewarn fault kinds")
     def kinds(output: Output) -> None:
-        """List what can go wrong, and what a good client does then."""
+        """List the kinds of faults, and how a good client reacts to each."""
         rows = [
             {"name": k.name, "what": k.what, "advice": k.advice, "delay_s": k.delay and k.delay.total_seconds()}
             for k in FAULTS.values()
@@ -37,7 +37,7 @@ def add_fault(app: typer.Typer) -> None:
 
     @command(noun, "list", "forewarn fault list")
     def list_faults(connection: Connection, output: Output) -> None:
-        """List the faults in force."""
+        """List the active faults."""
         found = list(connection.pages("/v1/faults"))
         if not output.show(found):
             now = server_now(connection) if found else None
@@ -105,7 +105,7 @@ def add_fault(app: typer.Typer) -> None:
         output: Output,
         fault_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Its number. (default: all)")] = None,
     ) -> None:
-        """End one fault, or all."""
+        """Clear one fault, or all."""
         path = "/v1/faults" if fault_id is None else f"/v1/faults/{fault_id}"
         cleared = connection.change("DELETE", path)
         if not output.show(cleared):

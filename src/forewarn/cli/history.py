@@ -1,4 +1,4 @@
-"""`forewarn vm history`: what happened to one VM, told as stories."""
+"""`forewarn vm history`: the history of one VM, as stories."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OUTCOMES = {
 
 
 def story(told: dict[str, Any]) -> list[str]:
-    """One maintenance in the life of a VM, line by line; the first line stands at the left, the others beneath it.
+    """Return one maintenance of a VM as lines; the first is not indented, the others are.
 
     Args:
-        told: As the API tells it.
+        told: The maintenance, as the API returns it.
     """
     head = f"{format_moment(told['created_at'])}  {told['type']}, {_OUTCOMES[told['state']]}"
     parts = [

@@ -1,4 +1,4 @@
-"""`forewarn host`: hosts, their failures, and failures foreseen."""
+"""`forewarn host`: hosts, their failures, and predicted failures."""
 
 from __future__ import annotations
 
@@ -63,8 +63,7 @@ def _add_failures(noun: typer.Typer) -> None:
     def fail(name: _Name, connection: Connection, output: Output, reason: Why = None, yes: Yes = False) -> None:
         """Report that a host has failed: its VMs see a Reboot that has started, without notice.
 
-        The host is marked as failed, and rollouts leave it out, until 'forewarn host recover'. Asks first; --yes
-        confirms.
+        The host is marked as failed, and rollouts skip it, until 'forewarn host recover'. Asks first; --yes confirms.
         """
 
         def describe() -> str:
@@ -83,7 +82,7 @@ def _add_failures(noun: typer.Typer) -> None:
         noun, "recover", "forewarn host recover host-1", 'forewarn host recover host-1 --reason "new power supply"'
     )
     def recover(name: _Name, connection: Connection, output: Output, reason: Why = None) -> None:
-        """Say that a failed host works again."""
+        """Report that a failed host works again."""
         host = connection.change("POST", f"/v1/hosts/{segment(name)}/recover", {"reason": reason}, is_repeatable=False)
         if not output.show(host):
             output.line(f"host {host['name']} has recovered")
@@ -112,25 +111,25 @@ def _add_predict_failure(noun: typer.Typer) -> None:
         force: Force = False,
         reason: Reason = None,
     ) -> None:
-        """Report that a host will fail: each of its VMs is moved in that time, and warned if it asked for events."""
+        """Report a predicted failure: each VM of the host is moved in that time, and warned if it asked for events."""
         body = {"notice_s": as_span_s(within, "--in"), "type": event_type} | forced(force=force, reason=reason)
         made = connection.change("POST", f"/v1/hosts/{segment(name)}/predict-failure", body)
         show_made(output, connection, made["items"])
 
 
 def _add_tokens(noun: typer.Typer) -> None:
-    """Tokens, by which the endpoint on a host is known."""
+    """Add the commands for tokens, which authenticate the endpoint on a host."""
 
     @command(noun, "create-token", "forewarn host create-token host-1 > host-1.token")
     def create_token(name: _Name, connection: Connection, output: Output) -> None:
-        """Print a new token for the endpoint on a host; it is shown this once."""
+        """Print a new token for the endpoint on a host; it is shown only once."""
         made = connection.change("POST", f"/v1/hosts/{segment(name)}/tokens", None)
         if not output.show(made):
             output.line(made["token"])
 
     @command(noun, "tokens", "forewarn host tokens host-1")
     def tokens(name: _Name, connection: Connection, output: Output) -> None:
-        """List a host's tokens."""
+        """List the tokens of a host."""
         found = connection.get(f"/v1/hosts/{segment(name)}/tokens")["items"]
         if not output.show(found):
             output.table(

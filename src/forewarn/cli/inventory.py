@@ -21,7 +21,7 @@ from forewarn.errors import ConfigError, InvalidRequest
 __all__ = ["DIFFERS", "add_inventory", "without_defaults"]
 
 DIFFERS = 4
-"""Exit status of `inventory diff` where something would change."""
+"""Exit status of `inventory diff` if something would change."""
 
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; - for standard input.")]
 _NOUNS = {"hosts": "host", "scopes": "scope", "vms": "vm"}
@@ -40,7 +40,7 @@ def add_inventory(app: typer.Typer) -> None:
 
     @command(noun, "show", "forewarn inventory show", "forewarn inventory show > inventory.yaml")
     def show(connection: Connection, output: Output) -> None:
-        """Print what is declared, in the form of the file."""
+        """Print the declared inventory in the format of the file."""
         declared = connection.get("/v1/inventory")
         if not output.show(declared):
             sys.stdout.write(as_yaml(without_defaults(declared)))
@@ -62,11 +62,11 @@ def _add_apply(noun: typer.Typer) -> None:
             bool, typer.Option("--remove-missing", help="Remove what the file lacks, however much it is.")
         ] = False,
     ) -> None:
-        """Make the declared state exactly this file.
+        """Replace the declared inventory with this file.
 
-        What is no longer in the file is removed. If that is much of what is there, the file is refused: it may have
-        been cut short. See what it changes with 'forewarn inventory diff', then pass --remove-missing. A VM under
-        maintenance is never removed. Either all of the file is applied or nothing.
+        Objects missing from the file are removed. If they are a large part of the inventory, the file is refused: it
+        may be truncated. Check its changes with 'forewarn inventory diff', then pass --remove-missing. A VM under
+        maintenance is never removed. Either the whole file is applied or nothing.
         """
         flag = True if remove_missing else None
         with _naming(file):
@@ -84,7 +84,7 @@ def _add_diff(noun: typer.Typer) -> None:
         "generate-inventory | forewarn inventory diff - --json",
     )
     def diff(file: _File, connection: Connection, output: Output) -> None:
-        """Show what applying a file would change, and change nothing.
+        """Show the changes that applying a file would make, without making them.
 
         The exit status is 0 if nothing would change and 4 if something would.
         """
@@ -122,7 +122,7 @@ def _value(value: Any) -> str:  # noqa: ANN401 - JSON
 
 @contextmanager
 def _naming(file: Path) -> Iterator[None]:
-    """Faults in the file name it."""
+    """Add the name of the file to errors about its contents."""
     try:
         yield
     except InvalidRequest as error:
@@ -135,7 +135,7 @@ def _naming(file: Path) -> Iterator[None]:
 
 
 def without_defaults(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """The same inventory, without the members of hosts, scopes and VMs that say nothing."""
+    """Return the inventory without empty members of hosts, scopes and VMs."""
     return {
         noun: [{name: _said(name, member) for name, member in item.items() if member not in _NOTHING} for item in items]
         for noun, items in value.items()
@@ -143,7 +143,7 @@ def without_defaults(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def _said(name: str, member: Any) -> Any:  # noqa: ANN401 - JSON
-    """A policy without what it does not say; anything else as it is."""
+    """Return a policy without its default members; any other value unchanged."""
     if name != "policy":
         return member
     is_default = {"approve_user_operations": False, "approvers": list(ALL_APPROVERS)}

@@ -1,4 +1,4 @@
-"""`forewarn inventory from-libvirt` and `follow-libvirt`: what a libvirt runs, as a file, and kept up to date."""
+"""`forewarn inventory from-libvirt` and `follow-libvirt`: the VMs of a libvirt as a file, or kept up to date."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def add_from_libvirt(noun: typer.Typer) -> None:
     ) -> None:
         """Print the VMs of a libvirt as an inventory file.
 
-        Scope, fault and update domain and addresses are taken from an element in the metadata of each domain, where
-        there is one: see docs/how-to/actuators.md.
+        Scope, fault and update domain and addresses are read from an element in the metadata of each domain, if there
+        is one:
+        see docs/how-to/actuators.md.
         """
         with server_extra():
             from forewarn.actuators.libvirt_inventory import read_inventory
@@ -94,12 +95,12 @@ def add_follow_libvirt(noun: typer.Typer) -> None:
             ),
         ] = False,
     ) -> None:
-        """Declare what a libvirt runs whenever that changes, until Ctrl-C.
+        """Declare the VMs of a libvirt whenever they change, until Ctrl-C.
 
-        One for each host. A VM that moves is declared where it arrived; one that is undefined is removed, but not while
-        a maintenance holds it. What libvirt does not know of a VM keeps its declared value. If many VMs are missing at
-        once, the declaration is refused and tried again: most often they have moved, and their new host declares them
-        soon. If they are gone for good, run this once with --remove-missing.
+        Run one per host. A VM that moves is declared by its new host; one that is undefined is removed, but not while a
+        maintenance holds it. Values that libvirt does not know keep their declared value. If many VMs are missing at
+        once, the declaration is refused and retried: most often they have moved, and their new host declares them soon.
+        If they are gone for good, run this once with --remove-missing.
         """
         with server_extra():
             from forewarn.actuators.libvirt_follow import keep_declared

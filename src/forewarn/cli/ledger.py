@@ -1,4 +1,4 @@
-"""`forewarn ledger`: who approved what, and what happened when."""
+"""`forewarn ledger`: approvals and everything else that happened, with times."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def add_ledger(app: typer.Typer) -> None:
         ] = None,
         as_csv: Csv = False,
     ) -> None:
-        """Show what happened: every announcement, approval, start and end, with who did it."""
+        """Show what happened: every announcement, approval, start and end, with its actor."""
         if as_csv:
             check_csv(output)
         if as_csv and follow:
@@ -101,7 +101,7 @@ def _follow(
     maintenance: str | None,
     chosen: dict[str, object],
 ) -> None:
-    """Print what there is, then what comes. What is left out may have come later than the last one shown."""
+    """Print the existing entries, then new ones. Entries filtered out may be newer than the last one printed."""
     position = 0
     for entry in entries:
         position = entry["sequence"]
@@ -131,7 +131,7 @@ def _print_one(output: Output, entry: dict[str, Any]) -> None:
 
 
 def entry_line(entry: dict[str, Any]) -> str:
-    """An entry on one line: number, time, what, who, and what else is known."""
+    """Format an entry as one line: number, time, kind, actor, and the other known members."""
     names = {
         "maintenance_id": "maintenance",
         "event_id": "event",

@@ -1,4 +1,4 @@
-"""`forewarn limit`: who uses how much of the control API, and who has met a limit there or at the endpoint."""
+"""`forewarn limit`: usage of the control API by caller, and the limits that callers have reached."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def add_limit(app: typer.Typer) -> None:
 
     @command(noun, "list", "forewarn limit list", "forewarn limit list --json")
     def list_limits(connection: Connection, output: Output) -> None:
-        """List callers with what they use of their budgets, and the limits they met; the latest to meet one come first.
+        """List callers with their usage and the limits they have reached, the latest first.
 
-        VMs are listed once they meet a limit at the metadata endpoint, and so are addresses of no VM. Each replica
-        counts for itself. An endpoint on a host reports only totals, at its own address for metrics.
+        VMs, and addresses of no VM, are listed once they reach a limit at the metadata endpoint. Each replica counts
+        separately. An endpoint on a host reports only totals, at its own address for metrics.
         """
         found = connection.get("/v1/limits", limit=1000)["items"]
         if output.show(found):

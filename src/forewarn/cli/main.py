@@ -1,4 +1,4 @@
-"""`forewarn`: the commands put together, and how errors come out.
+"""`forewarn`: the command line as a whole, and its error output.
 
 Exit status: 0 done, 1 failed, 2 usage, 3 cannot reach the service, 130 Ctrl-C. Errors are one line on stderr.
 """
@@ -51,14 +51,14 @@ _FAILED, _UNREACHABLE, _INTERRUPTED = 1, 3, 130
 
 
 class _InOrder(TyperGroup):
-    """Lists commands as they are in `_ADDERS`; Typer would put all groups behind all commands."""
+    """Lists commands in the order of `_ADDERS`; Typer would put all groups behind all commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - Typer's context
-        """The names, in order."""
+        """Return the names, in order."""
         return sorted(super().list_commands(ctx), key=lambda name: _NOUNS.index(name.partition(" ")[0]))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - Typer's
-        """A command may have two words, of which the first alone is a command too: ``ledger`` and ``ledger verify``."""
+        """Resolve two-word commands whose first word is a command too: ``ledger`` and ``ledger verify``."""
         words = " ".join(args[:_NOUN_AND_MORE])
         if words in self.commands:
             args = [words, *args[_NOUN_AND_MORE:]]
@@ -122,13 +122,13 @@ def main() -> None:
     except OSError:
         status = status or BROKEN_PIPE
     if status == BROKEN_PIPE:
-        # What is still buffered has nowhere to go; the interpreter must not complain about it at its end.
+        # Buffered output has nowhere to go; without this, the interpreter would complain about it on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(status)
 
 
 def _narrowed(words: Sequence[str]) -> typer.Typer:
-    """An app of only the noun that a line begins with: to complete it, the other commands need not be made."""
+    """Return an app with only the first noun of a line: to complete it, the other commands need not be built."""
     if len(words) < _NOUN_AND_MORE or words[0] not in _NOUNS:
         return app
     narrow = typer.Typer(cls=_InOrder, add_completion=False)
@@ -138,7 +138,7 @@ def _narrowed(words: Sequence[str]) -> typer.Typer:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and hand back its exit status."""
+    """Run one command line and return its exit status."""
     try:
         return app(args=list(arguments), prog_name="forewarn", standalone_mode=False) or 0
     except SystemExit as stop:
@@ -157,7 +157,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def error_line(error: Exception) -> str:
-    """What went wrong, in one line without control characters."""
+    """Return the message of an error, in one line without control characters."""
     if isinstance(error, ForewarnError):
         text = error.message
     elif isinstance(error, typer.TyperException):

@@ -1,4 +1,4 @@
-"""`forewarn maintenance`: schedule, look, cancel, start, complete."""
+"""`forewarn maintenance`: schedule, show, cancel, start, complete."""
 
 from __future__ import annotations
 
@@ -169,8 +169,8 @@ def _add_schedule(noun: typer.Typer) -> None:
     ) -> None:
         """Announce maintenance of hosts or VMs.
 
-        VMs that must not be hit together get a maintenance each; the later ones are queued. The notice holds for VMs
-        that have not asked for events, too.
+        VMs that must not be hit together get one maintenance each; the later ones are queued. The notice also applies
+        to VMs that have not asked for events.
         """
         body = schedule_body(
             hosts=split_names(hosts),
@@ -210,10 +210,10 @@ def schedule_body(
     not_before: str | None,
     now: bool = False,
 ) -> dict[str, Any]:
-    """Who, what and when, as the API takes it.
+    """Return targets, impact and time as the API takes them.
 
     Raises:
-        typer.BadParameter: Something is missing, or said twice.
+        typer.BadParameter: Something is missing, or given twice.
     """
     if bool(hosts) == bool(vms):
         msg = "name hosts with --host or VMs with --vm" if not hosts else "name hosts or VMs, not both"
@@ -247,10 +247,10 @@ def schedule_body(
 
 
 def forced(*, force: bool, reason: str | None) -> dict[str, Any]:
-    """`--force --reason`, as the API takes them.
+    """Return `--force` and `--reason` as the API takes them.
 
     Raises:
-        typer.BadParameter: One stands without the other.
+        typer.BadParameter: One is given without the other.
     """
     if force and reason is None:
         msg = "say why with --reason: it stands in the ledger"
@@ -289,7 +289,7 @@ def _add_list(noun: typer.Typer) -> None:
         ] = None,
         as_csv: Csv = False,
     ) -> None:
-        """List maintenances, newest first; --since and --until are about when they were made."""
+        """List maintenances, newest first; --since and --until filter by the time of their creation."""
         wanted = [*(states or []), *(sorted(ACTIVE_STATES) if active else [])]
         params = choice.params(connection) | {"state": [str(state) for state in wanted]}
         if as_csv:
@@ -328,7 +328,7 @@ def _approved(events: list[dict[str, Any]]) -> str:
 def _add_show(noun: typer.Typer) -> None:
     @command(noun, "show", "forewarn maintenance show k3v9xq2m")
     def show(maintenance_id: _Id, connection: Connection, output: Output) -> None:
-        """Show one maintenance: its events, who approved, and what happened so far."""
+        """Show one maintenance: its events, their approvals, and its history."""
         m = connection.get(f"/v1/maintenance/{segment(maintenance_id)}")
         if output.show(m):
             return
@@ -368,14 +368,14 @@ def _add_show(noun: typer.Typer) -> None:
 
 
 def _when(text: str | None, now: datetime | None) -> str | None:
-    """The moment; how far away it is too, where that still matters."""
+    """Format a time; with its distance from `now`, unless that is None."""
     if text is None or now is None:
         return format_moment(text)
     return f"{format_moment(text)} ({format_relative(text, now)})"
 
 
 def timeline(entries: list[dict[str, Any]]) -> list[str]:
-    """A line for each entry, with the time since the first."""
+    """Return a line for each entry, with the time since the first."""
     lines = []
     for entry in entries:
         since_s = (datetime.fromisoformat(entry["at"]) - datetime.fromisoformat(entries[0]["at"])).total_seconds()
@@ -405,7 +405,7 @@ def _add_endings(noun: typer.Typer) -> None:
         output: Output,
         reason: Why = None,
     ) -> None:
-        """Take back a maintenance that has not started."""
+        """Cancel a maintenance that has not started."""
         _change(connection, output, maintenance_id, "cancel", {"reason": reason})
 
     @command(noun, "start", 'forewarn maintenance start k3v9xq2m --reason "the owner agreed by telephone"')
@@ -420,7 +420,7 @@ def _add_endings(noun: typer.Typer) -> None:
 
     @command(noun, "complete", "forewarn maintenance complete k3v9xq2m")
     def complete(maintenance_id: _Id, connection: Connection, output: Output) -> None:
-        """Say that a started maintenance is over: its events go away, and VMs recover."""
+        """Report that a started maintenance is over: its events disappear, and VMs recover."""
         _change(connection, output, maintenance_id, "complete", None)
 
 
@@ -432,7 +432,7 @@ def _add_impact(noun: typer.Typer) -> None:
         output: Output,
         duration: Annotated[str, typer.Option(metavar="SPAN", help="How long it lasted.")],
     ) -> None:
-        """Record a further impact of a started maintenance; what VMs see does not change."""
+        """Record a further impact of a started maintenance; the documents of VMs do not change."""
         body = {"duration_s": as_duration_s(duration, "--duration")}
         _change(connection, output, maintenance_id, "impact", body)
 
@@ -454,7 +454,7 @@ def _add_moves(noun: typer.Typer) -> None:
         ] = None,
         reason: Why = None,
     ) -> None:
-        """Put a scheduled maintenance off, up to the latest start that it was scheduled with."""
+        """Defer a scheduled maintenance, at most to the latest start that it was scheduled with."""
         if (by is None) == (until is None):
             msg = "give one of them" if by is None else "give one of them, not both"
             raise typer.BadParameter(msg, param_hint="--by, --until")
@@ -482,7 +482,7 @@ def _add_moves(noun: typer.Typer) -> None:
         ] = None,
         reason: Why = None,
     ) -> None:
-        """Give who prepares for a scheduled maintenance more time, as the policy of that scope grants."""
+        """Give VMs more time to prepare for a scheduled maintenance, as far as the policy of their scope allows."""
         _move(
             connection,
             output,
@@ -493,7 +493,7 @@ def _add_moves(noun: typer.Typer) -> None:
 
 
 def _moment(connection: Connection, text: str | None, hint: str) -> str | None:
-    """A moment as the API takes it; a span counts from the service's own time."""
+    """Return a time as the API takes it; a span counts from the service's clock."""
     if text is None:
         return None
     when = as_moment_or_span(text, hint)
@@ -501,7 +501,7 @@ def _moment(connection: Connection, text: str | None, hint: str) -> str | None:
 
 
 def _moves(m: dict[str, Any]) -> str | None:
-    """How often it was put off, and how."""
+    """Describe deferrals and extensions; None if there were none."""
     counts = ((m["deferrals"], "deferred"), (m["extensions"], "extended"))
     said = [f"{word} {count} time{'s' if count > 1 else ''}" for count, word in counts if count]
     return ", ".join(said) + (f" by {format_seconds(m['extended_s'])} in sum" if m["extensions"] else "") or None
@@ -525,7 +525,7 @@ def _change(connection: Connection, output: Output, maintenance_id: str, verb: s
 
 
 def show_made(output: Output, connection: Connection, made: list[dict[str, Any]]) -> None:
-    """Print what a request made."""
+    """Print the maintenances that a request created."""
     if output.show(made):
         return
     for line in made_lines(made, server_now(connection)):
@@ -533,7 +533,7 @@ def show_made(output: Output, connection: Connection, made: list[dict[str, Any]]
 
 
 def made_lines(made: list[dict[str, Any]], now: datetime) -> list[str]:
-    """What a request made, in words: each maintenance, when it happens, its events, and who is not warned."""
+    """Describe created maintenances: times, events, and VMs without a warning."""
     lines = []
     for m in made:
         when = "" if m["not_before"] is None else f", not before {_when(m['not_before'], now)}"
@@ -551,7 +551,7 @@ _WOULD = {
 
 
 def planned_lines(planned: list[dict[str, Any]], now: datetime) -> list[str]:
-    """What a dry run found, in words that nobody takes for something done."""
+    """Describe the result of a dry run, in words that cannot be mistaken for something done."""
     lines = ["dry run: nothing is announced"]
     for m in planned:
         has_time = m["not_before"] is not None and m["would_be"] == MaintenanceState.SCHEDULED
@@ -572,7 +572,7 @@ def _details(m: dict[str, Any], events: list[str]) -> list[str]:
 
 
 def moved_words(m: dict[str, Any]) -> str | None:
-    """From when quiet hours moved it, and whose; None: they did not."""
+    """Describe a move by quiet hours: the former time, and the owners of the quiet hours; None if there was none."""
     if m["moved_from"] is None:
         return None
     whose = f" of {', '.join(m['moved_by'])}" if m["moved_by"] else " of another tenant"
@@ -580,7 +580,7 @@ def moved_words(m: dict[str, Any]) -> str | None:
 
 
 def unwarned_words(m: dict[str, Any]) -> str:
-    """Which VMs are hit without a warning, and why."""
+    """Name the VMs that are hit without a warning, and the reason."""
     names = m["unwarned_vms"]
     shown = ", ".join(names[:_NAMES_MAX]) + (f" and {len(names) - _NAMES_MAX} more" if names[_NAMES_MAX:] else "")
     why = f"{'have' if len(names) > 1 else 'has'} not asked for events"

@@ -1,6 +1,6 @@
-"""What the tab key offers for names and ids: those that the service knows, or that come with Forewarn.
+"""Completion of names and ids: those that the service knows, or that come with Forewarn.
 
-A completion that cannot be had is none: whatever goes wrong is silent, and nobody waits for longer than a second.
+Completion fails silently: on any error there are no candidates, and a request takes at most one second.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = [
 ]
 
 Completer = Callable[[typer.Context, str], list[tuple[str, str]]]
-"""What Typer's `autocompletion` takes: context and what is typed, to values with a word about each."""
+"""Type of Typer's `autocompletion`: context and typed text, to values with a description each."""
 
 _TIMEOUT_S = 1.0
 _ANSWER_BYTES_MAX = 4 << 20
 _OFFERED_MAX = 1000
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""What a shell takes as it is. Other names are for the user to type and quote."""
+"""Names that a shell takes unquoted. Other names are not offered; the user types and quotes them."""
 
 
 def _of_service(path: str, key: str, tell: Callable[[dict[str, Any]], str]) -> Completer:
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-        """Those that the service knows."""
-        # Several names are given with commas: the last one is being typed.
+        """Return matching names or ids that the service knows."""
+        # Several names may be given with commas: the last one is being typed.
         before, comma, _ = incomplete.rpartition(",")
         offered = []
         for item in _asked(ctx, path):
@@ -75,23 +75,23 @@ rollout_ids = _of_service("/v1/rollouts", "id", lambda rollout: str(rollout["sta
 
 
 def cause_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
-    """Causes of maintenance, with the type of their events."""
+    """Return causes of maintenance, with the type of their events."""
     return [(cause.name, str(cause.type)) for cause in CAUSES.values()]
 
 
 def fault_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
-    """Kinds of faults, with what a client sees."""
+    """Return kinds of faults, with their effect on a client."""
     return [(kind.name, kind.what) for kind in FAULTS.values()]
 
 
 def scenario_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
-    """The scenarios that come with Forewarn."""
+    """Return the scenarios that come with Forewarn."""
     folder = Path(__file__).parents[1] / "testing" / "scenarios"
     return [(file.stem, "") for file in sorted(folder.glob("*.yaml"))]
 
 
 def _asked(ctx: typer.Context, path: str) -> list[dict[str, Any]]:
-    """The first items of a list of the control API; none where it cannot be had."""
+    """Return the first items of a list of the control API; none if the request fails."""
     url = ctx.params.get("control_url") or DEFAULT_URL
     token_file = ctx.params.get("token_file")
     try:
@@ -103,7 +103,7 @@ def _asked(ctx: typer.Context, path: str) -> list[dict[str, Any]]:
 
 
 def _get(connection: Connection, path: str) -> Any:  # noqa: ANN401 - JSON
-    """Ask with what Python brings along: httpx alone takes longer to import than an answer takes to come."""
+    """Send a GET with the standard library: importing httpx alone takes longer than an answer."""
     parts = urlsplit(connection.url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     line = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
@@ -116,7 +116,7 @@ def _get(connection: Connection, path: str) -> Any:  # noqa: ANN401 - JSON
 
 @contextmanager
 def _hurry() -> Iterator[None]:
-    """Stop what is done inside after a second, also where each byte comes in time.
+    """Interrupt the block after one second, even if each byte arrives in time.
 
     Raises:
         TimeoutError: It took longer.

@@ -1,4 +1,4 @@
-"""`forewarn openapi`: the description of the control API."""
+"""`forewarn openapi`: the OpenAPI document of the control API."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def add_openapi(app: typer.Typer) -> None:
 
 
 def openapi_document() -> dict[str, Any]:
-    """The OpenAPI document of the control API.
+    """Return the OpenAPI document of the control API.
 
     Raises:
         ConfigError: The extra `server` is not installed.
     """
     with server_extra():
         from forewarn.control import make_control_app
-    # Describing the routes touches no part of a service: there is none behind this app, and nobody calls it.
+    # Describing the routes uses no part of the service, so this app needs no context; it is never called.
     return make_control_app(cast("Context", None)).openapi()

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, times and spans in words."""
+"""Output of commands: tables for people, JSON for programs, times and spans in words."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Column:
     """A column of a table.
 
     Attributes:
-        is_whole: Never folded: ids and words that people copy.
-        is_state: Coloured by the state it holds.
+        is_whole: True if never folded: ids and words that people copy.
+        is_state: True if coloured by the state it holds.
     """
 
     head: str
@@ -57,26 +57,26 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a command prints to.
+    """Output of a command.
 
     Attributes:
-        is_json: Print JSON rather than words.
+        is_json: True to print JSON rather than words.
     """
 
     is_json: bool = False
 
     def show(self, value: object) -> bool:
-        """Print the value if JSON is wanted, and say whether it was."""
+        """Print the value if JSON is requested; return True if so."""
         if self.is_json:
             self.json(value)
         return self.is_json
 
     def json(self, value: object) -> None:
-        """Print a value as JSON, indented on a terminal only."""
+        """Print a value as JSON, indented only on a terminal."""
         sys.stdout.write(as_json(value, is_indented=sys.stdout.isatty()) + "\n")
 
     def json_line(self, value: object) -> None:
-        """Print a value as one line of JSON, at once: for streams."""
+        """Print a value as one line of JSON and flush: for streams."""
         sys.stdout.write(as_json(value) + "\n")
         sys.stdout.flush()
 
@@ -86,12 +86,12 @@ class Output:
         sys.stdout.flush()
 
     def notice(self, text: str) -> None:
-        """Say something beside the output, on stderr."""
+        """Print a notice on stderr, beside the output."""
         sys.stderr.write(f"{plain(text)}\n")
         sys.stderr.flush()
 
     def passing(self, text: str = "") -> None:
-        """Say what is under way, in a line of the terminal that the next one takes the place of; empty: it is over."""
+        """Show progress in a terminal line that the next output replaces; empty to clear it."""
         if not self.is_json and sys.stderr.isatty():
             width = shutil.get_terminal_size().columns - 1
             sys.stderr.write(f"\r\x1b[K{plain(text)[:width]}")
@@ -119,7 +119,7 @@ class Output:
         self._print(table)
 
     def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
-        """Print names and values, one below the other; those without a value are left out."""
+        """Print names and values, one below the other; pairs without a value are left out."""
         from rich.table import Table
         from rich.text import Text
 
@@ -132,7 +132,7 @@ class Output:
         self._print(grid)
 
     def heading(self, text: str) -> None:
-        """Print a heading, with a line of space above it."""
+        """Print a heading, with a blank line above it."""
         from rich.text import Text
 
         self._print(Text(f"\n{text}", style="bold"))
@@ -165,17 +165,17 @@ def _console() -> Console:
 
 
 def plain(text: str) -> str:
-    """The text with control characters made visible: what others wrote must not steer this terminal."""
+    """Return the text with control characters made visible: text from others must not control this terminal."""
     return escape_controls(text)
 
 
 def as_json(value: object, *, is_indented: bool = False) -> str:
-    """The value as JSON, readable, but without characters that steer a terminal."""
+    """Return the value as readable JSON without characters that control a terminal."""
     return escape_json(json.dumps(value, ensure_ascii=False, indent=2 if is_indented else None))
 
 
 def as_yaml(value: object) -> str:
-    """The value as YAML, readable, but without characters that steer a terminal."""
+    """Return the value as readable YAML without characters that control a terminal."""
     import yaml
 
     def dumped(*, allow_unicode: bool) -> str:
@@ -190,12 +190,12 @@ def as_yaml(value: object) -> str:
 
 
 def parse_moment(text: str) -> datetime:
-    """A moment as the API writes it."""
+    """Parse a time as the API writes it."""
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
 def format_moment(text: str | None) -> str | None:
-    """``2026-11-21 10:15:00Z``, with thousandths where there are some."""
+    """Format as ``2026-11-21 10:15:00Z``, with milliseconds if they are not 0."""
     if text is None:
         return None
     moment = parse_moment(text)
@@ -204,7 +204,7 @@ def format_moment(text: str | None) -> str | None:
 
 
 def format_relative(text: str | None, now: datetime) -> str | None:
-    """``in 14m 52s`` or ``3h 5m ago``."""
+    """Format as ``in 14m 52s`` or ``3h 5m ago``."""
     if text is None:
         return None
     distance = parse_moment(text) - now
@@ -215,7 +215,7 @@ def format_relative(text: str | None, now: datetime) -> str | None:
 
 
 def format_seconds(seconds: float) -> str:
-    """The two largest units: ``6d 23h``, ``14m 52s``, ``9s``, ``0.25s``."""
+    """Format with the two largest units: ``6d 23h``, ``14m 52s``, ``9s``, ``0.25s``."""
     if seconds < 1:
         return f"{seconds:.3g}s"
     parts: list[str] = []

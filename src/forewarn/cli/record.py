@@ -1,4 +1,4 @@
-"""`forewarn record`, `forewarn replay` and `forewarn scenario from-transcript`: what an endpoint shows, kept."""
+"""`forewarn record`, `forewarn replay` and `forewarn scenario from-transcript`: transcripts of an endpoint."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def add_record(app: typer.Typer) -> None:
             str | None, typer.Option(metavar="ADDRESS", help="Ask from this local address.")
         ] = None,
     ) -> None:
-        """Write down what a metadata endpoint shows, with times; it is only read, and nothing is approved.
+        """Record the answers of a metadata endpoint with their times; it is only read, and nothing is approved.
 
-        The transcript holds the names of VMs as the endpoint tells them. 'forewarn replay' serves it again.
+        The transcript contains the names of VMs as the endpoint shows them. 'forewarn replay' serves it again.
         """
         with testing_extra():
             from forewarn.client.pace import Pace
@@ -117,7 +117,7 @@ def _check_version(text: str) -> None:
 
 
 def _check_source_address(text: str) -> None:
-    """Refuse what no socket can be bound to, before a recording of nothing but failures is made."""
+    """Refuse an address that cannot be bound, before a recording with nothing but failures is made."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(text).version == 6 else socket.AF_INET  # noqa: PLR2004 - IPv6
         with socket.socket(family, socket.SOCK_STREAM) as sock:
@@ -129,10 +129,10 @@ def _check_source_address(text: str) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path | None) -> Iterator[BinaryIO]:
-    """A new file to write to, or stdout; unbuffered.
+    """Open a new file for writing, or stdout; unbuffered.
 
     Raises:
-        ConfigError: It exists, or cannot be made.
+        ConfigError: It exists, or cannot be created.
     """
     if path is None:
         with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as file:
@@ -152,7 +152,7 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _until_signal() -> Iterator[asyncio.Event]:
-    """An event that SIGTERM and Ctrl-C set."""
+    """Yield an event that SIGTERM and Ctrl-C set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGTERM, signal.SIGINT)
@@ -166,7 +166,7 @@ def _until_signal() -> Iterator[asyncio.Event]:
 
 
 class _Progress:
-    """A line on stderr for each change; on a terminal also one that counts the questions."""
+    """Prints a line on stderr for each change; on a terminal, also the number of requests."""
 
     def __init__(self, output: Output, api_version: str) -> None:
         self._output = output
@@ -174,7 +174,7 @@ class _Progress:
         self._asked = 0
 
     def show(self, entry: Entry, is_new: bool) -> None:
-        """Tell of an answer."""
+        """Show an answer."""
         self._asked += 1
         if is_new:
             self._output.passing()
@@ -211,10 +211,10 @@ def add_replay(app: typer.Typer) -> None:
             bool, typer.Option("--now", help="Move every NotBefore, so that as much of it is left as was then.")
         ] = False,
     ) -> None:
-        """Serve again what an endpoint showed, failures included, with the times of the recording.
+        """Serve a recording again, including failures, with its timing.
 
-        It prints one line when it is ready, one for each approval, and one at the end; then the last answer stays until
-        SIGTERM or Ctrl-C. Approvals are answered with 200, and nothing follows from them.
+        It prints one line when it is ready, one for each approval, and one at the end; then the last answer is served
+        until SIGTERM or Ctrl-C. Approvals are answered with 200 and have no effect.
         """
         with testing_extra():
             from forewarn.clock import RealClock
@@ -268,9 +268,10 @@ def add_from_transcript(noun: typer.Typer) -> None:
     def from_transcript(
         path: Annotated[Path, typer.Argument(metavar="FILE", help="A transcript of 'forewarn record'.")],
     ) -> None:
-        """Turn a transcript into a scenario, and print it as YAML.
+        """Convert a transcript to a scenario, and print it as YAML.
 
-        What the service would not do by its own rules is left out; comments at the top of the scenario name it.
+        Changes that the service's own rules would not allow are left out; comments at the top of the scenario list
+        them.
         """
         with testing_extra():
             from forewarn.testing.converting import to_scenario

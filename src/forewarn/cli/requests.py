@@ -1,4 +1,4 @@
-"""`forewarn requests`: what VMs ask the metadata endpoint, and what a client should not rely on."""
+"""`forewarn requests`: requests of VMs to the metadata endpoint, with warnings about unsafe assumptions of clients."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def add_requests(app: typer.Typer) -> None:
         bodies: Annotated[bool, typer.Option("--bodies", help="Show headers and bodies, too.")] = False,
         limit: Annotated[int, typer.Option(min=1, max=_PAGE, metavar="COUNT", help="At most so many.")] = 50,
     ) -> None:
-        """Show what VMs asked, what they were answered, and where a client relies on what real endpoints refuse."""
+        """Show requests of VMs with their answers, and warnings where a client relies on what real endpoints refuse."""
         found = _wanted(connection.get("/v1/requests", vm=vm, limit=limit)["items"], only_warned=warnings)
         if not follow and output.show(found):
             return
@@ -81,7 +81,7 @@ def _print(output: Output, exchange: dict[str, Any], *, with_bodies: bool) -> No
 
 
 def request_line(exchange: dict[str, Any]) -> str:
-    """A request on one line: number, time, who, what, and what came of it."""
+    """Format a request as one line: number, time, VM, status, target, and duration."""
     who = exchange["vm"] or exchange["source_address"]
     status = exchange["status"] or "no answer"
     fault = f"  fault {exchange['fault']}" if exchange["fault"] else ""

@@ -1,4 +1,4 @@
-"""`forewarn rollout`: one maintenance over many hosts, in order."""
+"""`forewarn rollout`: one maintenance for many hosts, in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SIZE_BYTES_MAX = 4 << 20
 
 
 class RolloutFailed(ForewarnError):
-    """A rollout that was waited for did not complete."""
+    """A followed rollout did not complete."""
 
     code = "rollout_failed"
 
@@ -63,7 +63,7 @@ def add_rollout(app: typer.Typer) -> None:
         output: Output,
         follow: Annotated[bool, typer.Option("--follow", "-f", help="Until it is over, or waits for you.")] = False,
     ) -> None:
-        """Show how far a rollout is, and what it waits for."""
+        """Show the progress of a rollout, and what it waits for."""
         if follow:
             _follow(connection, output, which)
             return
@@ -71,7 +71,7 @@ def add_rollout(app: typer.Typer) -> None:
 
     @command(noun, "pause", 'forewarn rollout pause k3v9xq2mab --reason "customer called"')
     def pause(which: _Which, connection: Connection, output: Output, reason: _Why = None) -> None:
-        """Begin no further host; what is in flight comes to its end."""
+        """Begin no further host; maintenance in flight is finished."""
         _change(connection, output, which, "pause", {"reason": reason})
 
     @command(noun, "resume", "forewarn rollout resume k3v9xq2mab")
@@ -83,7 +83,7 @@ def add_rollout(app: typer.Typer) -> None:
             bool, typer.Option("--accept-health", help="As if the last health check had passed.")
         ] = False,
     ) -> None:
-        """Go on; the failures that there are do not count any more."""
+        """Resume a rollout; previous failures no longer count."""
         _change(connection, output, which, "resume", {"accept_health": accept_health})
 
     @command(
@@ -93,7 +93,7 @@ def add_rollout(app: typer.Typer) -> None:
         'forewarn rollout abort k3v9xq2mab --reason "wrong kernel" --yes',
     )
     def abort(which: _Which, connection: Connection, output: Output, reason: _Why = None, yes: Yes = False) -> None:
-        """Begin no further host and take back what has not started; what has started comes to its end.
+        """Begin no further host and cancel what has not started; started maintenance is finished.
 
         Asks first; --yes confirms.
         """
@@ -126,7 +126,7 @@ def _add_start(noun: typer.Typer) -> None:
             bool, typer.Option("--follow", "-f", help="Show how it goes, until it is over or waits for you.")
         ] = False,
     ) -> None:
-        """Start a rollout, or show what it would do."""
+        """Start a rollout, or show its plan."""
         from forewarn.wire.rollout import RolloutIn, parse_rollout
 
         spec = RolloutIn.of(parse_rollout(_content(file), str(file)))
@@ -178,7 +178,7 @@ def _print_plan(output: Output, plan: dict[str, Any]) -> None:
 
 
 def plan_lines(batches: list[dict[str, Any]]) -> list[str]:
-    """Which hosts quiet hours put off, and which VMs are not warned."""
+    """Describe the hosts that quiet hours postpone, and name the VMs that are not warned."""
     moves = [move for batch in batches for move in batch["moves"]]
     lines = [
         f"host {move['host']}: not before {format_moment(move['not_before'])}, moved {moved_words(move)}"
@@ -235,7 +235,11 @@ def _show(connection: Connection, output: Output, which: str) -> None:
 
 
 def _follow(connection: Connection, output: Output, which: str) -> None:
-    """One line for each change, and what it waits for in between; ends when it is over, or paused."""
+    """Print one line for each change, and what it waits for in between; end when it is over or paused.
+
+    Raises:
+        RolloutFailed: It did not complete.
+    """
     last = ""
     while True:
         shown = connection.get(f"/v1/rollouts/{segment(which)}")

@@ -1,4 +1,4 @@
-"""`forewarn scenario`: what can happen to a VM, as files that can be listed, looked at and played."""
+"""`forewarn scenario`: sequences of events for VMs, as files to list, show and play."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SetOption = Annotated[
 
 
 class ExpectationFailed(ForewarnError):
-    """A scenario did not go as its file says."""
+    """A scenario did not go as its file expects."""
 
     code = "expectation_failed"
 
@@ -66,7 +66,7 @@ def add_scenario(app: typer.Typer) -> None:
 
     @command(noun, "show", "forewarn scenario show live-migration")
     def show(which: _Which, output: Output, parameters: SetOption = None) -> None:
-        """Show what happens in a scenario, and when; a file is checked."""
+        """Show the steps of a scenario with their times; a file is checked."""
         with testing_extra():
             from forewarn.testing.drawing import draw
             from forewarn.testing.loading import load_scenario
@@ -108,7 +108,7 @@ def add_scenario(app: typer.Typer) -> None:
         ] = 1.0,
         parameters: SetOption = None,
     ) -> None:
-        """Play a scenario against a service of its own, and check that everything comes as it is expected."""
+        """Play a scenario against a separate service, and check that all its expectations are met."""
         with testing_extra():
             from forewarn.testing.loading import load_scenario
 
@@ -126,7 +126,7 @@ def add_scenario(app: typer.Typer) -> None:
 
 
 def _add_check(noun: typer.Typer) -> None:
-    """Add what helps to write files: `check` and `schema`."""
+    """Add the commands for authors of files: `check` and `schema`."""
 
     @command(
         noun,
@@ -139,9 +139,9 @@ def _add_check(noun: typer.Typer) -> None:
         output: Output,
         parameters: SetOption = None,
     ) -> None:
-        """Say what keeps scenarios from being played, with file and line; nothing is played.
+        """Report errors in scenarios with file and line, without playing them.
 
-        Exit status 1 if something is wrong with one of them.
+        Exit status 1 if any has an error.
         """
         with testing_extra():
             from forewarn.testing.loading import check_scenario
@@ -158,7 +158,7 @@ def _add_check(noun: typer.Typer) -> None:
 
     @command(noun, "schema", "forewarn scenario schema > scenario.schema.json")
     def schema() -> None:
-        """Print the JSON Schema of scenario files; editors use the one that lies beside a scenario."""
+        """Print the JSON Schema of scenario files; editors use the copy next to a scenario."""
         with testing_extra():
             from forewarn.testing.scenario_schema import encode_scenario_schema
 
@@ -166,7 +166,7 @@ def _add_check(noun: typer.Typer) -> None:
 
 
 def parse_parameters(texts: list[str] | None) -> dict[str, str]:
-    """Return what ``--set`` gives: names and values.
+    """Return the names and values given by ``--set``.
 
     Raises:
         BadParameter: One has no equals sign, or a name is given twice.
@@ -182,7 +182,7 @@ def parse_parameters(texts: list[str] | None) -> dict[str, str]:
 
 
 def _where(outcome: Outcome) -> str:
-    """The line of a step, with the file where it is an included one."""
+    """Return the line of a step, with the file if it is an included one."""
     return f"{outcome.file}, line {outcome.line}" if outcome.file else f"line {outcome.line}"
 
 
@@ -192,19 +192,19 @@ async def _play(scenario: Scenario, clock: str, speed: float, output: Output) ->
     with testing_extra():
         from forewarn.testing.player import Player, lab_of
 
-    # It begins when virtual time does, so that quiet hours lie where the file expects them.
+    # Both clocks begin at the same time, so that quiet hours are where the file expects them.
     made = None if clock == "virtual" else SpedClock(speed, VIRTUAL_START)
     async with lab_of(scenario, made).running() as lab:
         return await Player(scenario, lab, teller(output), on_wait=waiter(output, len(scenario.steps))).play()
 
 
 def waiter(output: Output, count: int) -> Callable[[int, str], None]:
-    """Shows on a terminal which of so many steps is waited for."""
+    """Return a callback that shows on a terminal which step is waited for."""
     return lambda number, text: output.passing(f"step {number} of {count}: {text}")
 
 
 def teller(output: Output) -> Callable[[Outcome], None]:
-    """Prints each step as it is done."""
+    """Return a callback that prints each finished step."""
 
     def tell(outcome: Outcome) -> None:
         if output.is_json:
@@ -219,7 +219,7 @@ def teller(output: Output) -> Callable[[Outcome], None]:
 
 
 def format_at(span: timedelta) -> str:
-    """A moment of a scenario: ``15:00`` or ``1d 02:00:00``."""
+    """Format a time of a scenario: ``15:00`` or ``1d 02:00:00``."""
     minutes, seconds = divmod(round(span.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

@@ -1,4 +1,4 @@
-"""`forewarn serve`: the service, until a signal comes."""
+"""`forewarn serve`: the service; runs until a signal."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _flag(setting: str) -> str:
 
 
 def parse_assignments(assignments: list[str], settings: type[Settings]) -> dict[str, object]:
-    """What `--set` said, by the name of the setting.
+    """Return the values of `--set` by the name of the setting.
 
     Raises:
         typer.BadParameter: One is not NAME=VALUE, or there is no such setting.
@@ -161,7 +161,7 @@ def parse_assignments(assignments: list[str], settings: type[Settings]) -> dict[
 
 
 def ready_line(metadata_urls: list[str], control_url: str, vms: int, hosts: int) -> str:
-    """What `serve` says once it answers."""
+    """Return the line that `serve` prints once it is ready."""
     size = f"{vms} VM{'' if vms == 1 else 's'} on {hosts} host{'' if hosts == 1 else 's'}"
     return f"forewarn is ready: metadata {', '.join(metadata_urls)}, control {control_url} ({size})"
 

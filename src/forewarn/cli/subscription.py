@@ -1,4 +1,4 @@
-"""`forewarn subscription`: who is told of what happens, and what did not get through."""
+"""`forewarn subscription`: receivers of notifications, and failed deliveries."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _add_create(noun: typer.Typer) -> None:
             ),
         ] = None,
     ) -> None:
-        """Post what happens from now on to a URL. Prints the secret that signs it; it is shown this once."""
+        """Post notifications to a URL, from now on. Prints the secret that signs them; it is shown only once."""
         body = {
             "name": name,
             "url": url,
@@ -139,7 +139,7 @@ def _print(output: Output, found: dict[str, Any]) -> None:
 def _add_changing(noun: typer.Typer) -> None:
     @command(noun, "delete", "forewarn subscription delete chat", "forewarn subscription delete chat --yes")
     def delete(name: _Name, connection: Connection, output: Output, yes: Yes = False) -> None:
-        """Delete a subscription, and what waits for it. Asks first; --yes confirms."""
+        """Delete a subscription and its pending deliveries. Asks first; --yes confirms."""
 
         def describe() -> str:
             url = connection.get(_path(name))["url"]
@@ -157,7 +157,7 @@ def _add_changing(noun: typer.Typer) -> None:
         output: Output,
         reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why.")] = None,
     ) -> None:
-        """Send nothing until it is resumed; nothing is lost meanwhile."""
+        """Pause deliveries until resumed; nothing is lost meanwhile."""
         paused = connection.change("POST", _path(name, "pause"), {"reason": reason})
         if not output.show(paused):
             output.line(f"subscription {paused['name']} is paused")
@@ -169,7 +169,7 @@ def _add_changing(noun: typer.Typer) -> None:
         output: Output,
         skip: Annotated[bool, typer.Option("--skip", help="Leave out what has happened until now.")] = False,
     ) -> None:
-        """Go on where it was paused."""
+        """Resume deliveries where they were paused."""
         resumed = connection.change("POST", _path(name, "resume"), {"skip": skip})
         if not output.show(resumed):
             output.line(f"subscription {resumed['name']} is active")
@@ -190,7 +190,7 @@ def _add_trying(noun: typer.Typer) -> None:
             bool, typer.Option("--at-once", help="Sign with the new one alone: somebody else knows the one before.")
         ] = False,
     ) -> None:
-        """Print a new secret; it is shown this once. The one before signs too for a while."""
+        """Print a new secret; it is shown only once. The former one also signs for a while."""
         rotated = connection.change("POST", _path(name, "rotate-secret"), {"at_once": at_once})
         if not output.show(rotated):
             output.line(rotated["secret"])
@@ -203,7 +203,7 @@ def _add_trying(noun: typer.Typer) -> None:
 
     @command(noun, "test", "forewarn subscription test chat")
     def test(name: _Name, connection: Connection, output: Output) -> None:
-        """Send a ping now, and say what the receiver answered."""
+        """Send a ping now, and show the receiver's answer."""
         answer = connection.change("POST", _path(name, "test"), None)
         output.show(answer)
         if not answer["delivered"]:
@@ -224,7 +224,7 @@ def _add_deliveries(noun: typer.Typer) -> None:
         waiting: Annotated[bool, typer.Option("--waiting", help="Those that are tried again, instead.")] = False,
         limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="At most so many.")] = 100,
     ) -> None:
-        """List the deliveries that were given up, oldest first."""
+        """List deliveries that were given up, oldest first."""
         state = DeliveryState.WAITING if waiting else DeliveryState.DEAD
         found = list(connection.pages(_path(name, "deliveries"), limit + 1, state=state.value))
         if not output.show(found[:limit]):
@@ -257,7 +257,7 @@ def _add_deliveries(noun: typer.Typer) -> None:
         ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of deliveries.")] = None,
         every: Annotated[bool, typer.Option("--all", help="All that were given up, 1,000 at a time.")] = False,
     ) -> None:
-        """Try deliveries again that were given up: once more, and longer where what they tell of is not old yet."""
+        """Retry deliveries that were given up: once, or repeatedly while their notification is not too old."""
         if bool(ids) == every:
             msg = "name deliveries, or say --all"
             raise typer.BadParameter(msg)

@@ -1,4 +1,4 @@
-"""Times as people give them on the command line: ``90s``, ``15m``, ``7d``, or RFC 3339."""
+"""Parsing of times on the command line: ``90s``, ``15m``, ``7d``, or RFC 3339."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import typer
 __all__ = ["UNKNOWN", "as_duration_s", "as_moment_or_span", "as_span_s", "split_names"]
 
 UNKNOWN = "unknown"
-"""The duration that nobody can tell; -1 in the API (R39)."""
+"""Unknown duration; -1 in the API (R39)."""
 
 
 def as_span_s(text: str | None, hint: str) -> float | None:
-    """Seconds of ``90s``, ``15m``, ``24h``, ``7d`` or a number of seconds.
+    """Parse ``90s``, ``15m``, ``24h``, ``7d`` or a number of seconds to seconds.
 
     Raises:
-        typer.BadParameter: It is none, or negative.
+        typer.BadParameter: It is not a span of time, or negative.
     """
     if text is None:
         return None
@@ -34,10 +34,10 @@ def as_span_s(text: str | None, hint: str) -> float | None:
 
 
 def as_duration_s(text: str | None, hint: str) -> int | None:
-    """Whole seconds; -1 for `unknown`.
+    """Parse a span to whole seconds; -1 for `unknown`.
 
     Raises:
-        typer.BadParameter: It is no span of whole seconds.
+        typer.BadParameter: It is not a span of whole seconds.
     """
     if text in {UNKNOWN, "-1"}:
         return -1
@@ -51,7 +51,7 @@ def as_duration_s(text: str | None, hint: str) -> int | None:
 
 
 def as_moment_or_span(text: str, hint: str) -> datetime | float:
-    """A moment given as RFC 3339, or the seconds from now until it.
+    """Parse an RFC 3339 time, or a span to seconds from now.
 
     Raises:
         typer.BadParameter: It is neither, or has no time zone.
@@ -76,6 +76,6 @@ def as_moment_or_span(text: str, hint: str) -> datetime | float:
 
 
 def split_names(given: list[str] | None) -> list[str]:
-    """Names of a repeatable option that may also hold several by comma; each once, in order."""
+    """Return the names of a repeatable option that may also hold several with commas; each once, in order."""
     names = [name.strip() for text in given or [] for name in text.split(",")]
     return list(dict.fromkeys(name for name in names if name))

@@ -1,4 +1,4 @@
-"""`forewarn token`: tokens of people and programs, and whose token this is."""
+"""`forewarn token`: tokens of people and programs, and the identity of the current one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_token(app: typer.Typer) -> None:
         output: Output,
         with_all: Annotated[bool, typer.Option("--all", help="Those that are not taken any more, too.")] = False,
     ) -> None:
-        """List the tokens of people and programs; those of hosts are listed by 'forewarn host tokens'."""
+        """List the tokens of people and programs; 'forewarn host tokens' lists those of hosts."""
         found = list(connection.pages("/v1/tokens"))
         if not with_all:
             now = parse_moment(connection.get("/v1/clock")["now"])
@@ -60,7 +60,7 @@ def add_token(app: typer.Typer) -> None:
         output: Output,
         yes: Yes = False,
     ) -> None:
-        """Revoke a token; streams that began with it end. Asks first; --yes confirms."""
+        """Revoke a token, and end streams that use it. Asks first; --yes confirms."""
 
         def describe() -> str:
             found = next((each for each in connection.get("/v1/tokens")["items"] if each["id"] == token), None)
@@ -74,7 +74,7 @@ def add_token(app: typer.Typer) -> None:
 
     @command(noun, "whoami", "forewarn token whoami", "forewarn token whoami --token-file alice.token")
     def whoami(connection: Connection, output: Output) -> None:
-        """Show whose token this is, what it may do, and until when."""
+        """Show the name, permissions and expiry of the current token."""
         found = connection.get("/v1/whoami")
         if not output.show(found):
             output.fields(
@@ -114,7 +114,7 @@ def _add_create(noun: typer.Typer) -> None:
             str | None, typer.Option(metavar="SPAN", help="How long it is taken. (default: 90d)")
         ] = None,
     ) -> None:
-        """Print a new token; it is shown this once."""
+        """Print a new token; it is shown only once."""
         if role is Role.HOST:
             msg = "the endpoint on a host gets its token by 'forewarn host create-token'"
             raise typer.BadParameter(msg)

@@ -1,4 +1,4 @@
-"""`forewarn try`: run a handler against one scenario or all of them, and say what it did."""
+"""`forewarn try`: run a handler against one scenario or all of them, and report its behaviour."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def add_try(app: typer.Typer) -> None:
         ] = False,
         parameters: SetOption = None,
     ) -> None:
-        """Run a handler while a scenario happens to its VM, and report what it did, when, and what was wrong.
+        """Run a handler while a scenario happens to its VM, and report its actions, their times, and its faults.
 
-        It finds the endpoint at 169.254.169.254 port 80, in a network of its own, where that can be made; else at
-        the address that the variable FOREWARN_ENDPOINT holds. Time is virtual: it goes on once the handler has reacted.
-        With --all each scenario has an empty folder of its own, in which the handler and the commands run.
+        The handler finds the endpoint at 169.254.169.254 port 80, in a separate network, if that can be created;
+        otherwise at the address in the variable FOREWARN_ENDPOINT. Time is virtual: it advances once the handler has
+        reacted. With --all, each scenario has its own empty folder, in which the handler and the commands run.
         """
         how = {
             "patience_s": as_span_s(patience, "--patience") or 0.0,
@@ -148,7 +148,7 @@ def _try_all(output: Output, handler: list[str], jobs: int, how: dict[str, Any])
 
 
 def _counter(output: Output, count: int) -> Callable[[Report], None]:
-    """Shows on a terminal how many of so many scenarios are done."""
+    """Return a callback that shows on a terminal how many scenarios are done."""
     done: list[str] = []
 
     def count_one(report: Report) -> None:
@@ -161,7 +161,7 @@ def _counter(output: Output, count: int) -> Callable[[Report], None]:
 
 
 def _jobs_for(output: Output, prepared: str, recovered: str) -> int:
-    """How many scenarios to try at a time, where the user leaves that to us."""
+    """Return the number of scenarios to try at a time, if the user gives none."""
     shared = _ABSOLUTE.search(f"{prepared} {recovered}")
     if shared is None:
         return _JOBS_PER_CPU * (os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""`forewarn ledger verify` and `forewarn ledger head`: whether anybody has tampered with the ledger."""
+"""`forewarn ledger verify` and `forewarn ledger head`: detection of tampering with the ledger."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def add_verification(app: typer.Typer) -> None:
 
     @command(app, "ledger head", "forewarn ledger head", "forewarn ledger head --json", panel="Operate")
     def head(connection: Connection, output: Output) -> None:
-        """Print what the hash chains of the ledger end with, to be kept elsewhere and compared later."""
+        """Print the heads of the ledger's hash chains, to be kept elsewhere and compared later."""
         found = connection.get("/v1/ledger/head")
         if not output.show(found):
             for each in found["heads"]:

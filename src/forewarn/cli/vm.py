@@ -1,4 +1,4 @@
-"""`forewarn vm`: look at VMs, and what users and the platform do to a single one."""
+"""`forewarn vm`: show VMs, and operations of users and the platform on a single one."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def add_vm(app: typer.Typer) -> None:
 
     @command(noun, "update-model", "forewarn vm update-model web_0")
     def update_model(name: _Name, connection: Connection, output: Output) -> None:
-        """Bring the VM to the latest model of its scale set, and so to its delete notification."""
+        """Update the VM to the latest model of its scale set, and so to its delete notification."""
         vm = connection.change("POST", f"/v1/vms/{segment(name)}/update-model")
         if not output.show(vm):
             output.line(f"vm {vm['name']} follows the latest model of {vm['scope'] or 'its scope'}")
@@ -130,9 +130,9 @@ def _add_history(noun: typer.Typer) -> None:
         ] = None,
         limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="The newest so many.")] = 20,
     ) -> None:
-        """Tell what happened to a VM: why, who approved, how much notice it had, how long it was away.
+        """Show the history of a VM: causes, approvals, notice periods, and times away.
 
-        The VM may be one that is declared no more.
+        The VM may no longer be declared.
         """
         params = Choice(since=since, until=until).params(connection)
         found = list(connection.pages(f"/v1/vms/{segment(name)}/history", limit + 1, **params))
@@ -150,7 +150,7 @@ def _add_history(noun: typer.Typer) -> None:
 
 
 def _add_final_operation(noun: typer.Typer, verb: str, summary: str, example: str, effect: str) -> None:
-    """An operation that cannot be taken back, so that it asks first."""
+    """Add an irreversible operation, which asks for confirmation."""
 
     def operate(
         name: _Name,

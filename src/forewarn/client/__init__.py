@@ -1,4 +1,4 @@
-"""The library for code inside a VM: what is about to happen to it, and how to approve.
+"""Client library for code inside a VM: watch scheduled events, and approve them.
 
 `Client` for threads, `AsyncClient` for asyncio; both drive one flow that does no I/O (`flow`). Nothing of the server is
 imported.

@@ -1,4 +1,4 @@
-"""What became of the events between two documents.
+"""Changes of events between two documents.
 
 Spec: R100, A19
 """
@@ -14,32 +14,32 @@ __all__ = ["Change", "ChangeKind", "diff"]
 
 
 class ChangeKind(StrEnum):
-    """What became of an event."""
+    """Kind of change of an event."""
 
     PREPARE = "prepare"
-    """It is new: get ready, then approve."""
+    """The event is new: get ready, then approve."""
 
     STARTED = "started"
-    """Its impact may happen at any moment. Also where it was not seen before: there was no notice."""
+    """The impact may happen at any moment. Also used if the event was not seen before: there was no notice."""
 
     UPDATED = "updated"
-    """It is still there, and some other member than its status has changed."""
+    """The event is still there; a member other than its status has changed."""
 
     RECOVERED = "recovered"
-    """It had started and is gone: it is over, and so is the need to hold still."""
+    """The event had started and is gone: the impact is over, resume work."""
 
     CANCELED = "canceled"
-    """It is gone and had not been seen to start: undo what was prepared."""
+    """The event is gone and was not seen to start: undo the preparation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One event, and what became of it.
+    """One event and its change.
 
     Attributes:
-        event: As it is now; as it was last, when it is gone.
-        previous: As it was before; None when it is new.
-        document: The whole document in which this was seen.
+        event: Its current state; its last known state if it is gone.
+        previous: Its state before; None if it is new.
+        document: Whole document that shows the change.
     """
 
     kind: ChangeKind
@@ -49,11 +49,11 @@ class Change:
 
 
 def diff(previous: Document | None, current: Document) -> tuple[Change, ...]:
-    """The changes from one document to the next: first what ended, then what is there, in the document's order.
+    """Return the changes from one document to the next: ended events first, then present ones in document order.
 
     Args:
-        previous: None for the first document that was ever seen: all its events are new.
-        current: The document after it.
+        previous: Document before; None for the first document ever: all its events are new.
+        current: Document after it.
     """
     before = {event.key: event for event in previous.events} if previous else {}
     after = {event.key for event in current.events}

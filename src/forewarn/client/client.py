@@ -24,10 +24,10 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 Events: TypeAlias = Event | str | Iterable[Event | str]
-"""One event or several, each as such or by its id."""
+"""One or several events, each as an `Event` or as an id."""
 
 _Came: TypeAlias = Answer | EndpointUnreachable | None
-"""What came of a request; None after a pause, and to begin with."""
+"""Result of a request; None after a pause and at the start."""
 
 _CLOSED = "the client is closed"
 
@@ -35,15 +35,15 @@ _Endless: TypeAlias = Generator[Request | Pause | S, Answer | None, None]
 
 
 class Stop(Protocol):
-    """What ends a `Client.watch` once it is set: a `threading.Event`, for example."""
+    """Signal that ends a `Client.watch` once it is set, such as a `threading.Event`."""
 
     def is_set(self) -> bool:
-        """Whether to end; looked at several times a second."""
+        """Return True to end. Called several times a second."""
         ...
 
 
 class Client:
-    """Talks to a scheduled-events endpoint, from a thread.
+    """Client of a scheduled-events endpoint, for threads.
 
     ::
 
@@ -56,16 +56,16 @@ class Client:
     Several threads may use it at the same time, and any of them may close it.
 
     Args:
-        url: The endpoint, without path.
-        source_address: Local address to ask from; None leaves it to the system.
-        pace: How often to ask, and how long to wait.
+        url: URL of the endpoint, without path.
+        source_address: Local address to send from; None leaves it to the system.
+        pace: Intervals, time-outs and retries.
         versions: Api-versions to try, newest first.
-        transport: Carries out requests; None for sockets to `url`.
-        chance: Gives numbers from 0 to 1, to spread retries.
-        sleep: Lets seconds pass; None for sleeping, which `close` and a stop interrupt.
+        transport: Transport for requests; None for sockets to `url`.
+        chance: Source of random numbers from 0 to 1, for the jitter of retries.
+        sleep: Function that sleeps for some seconds; None for a sleep that `close` and a stop interrupt.
 
     Raises:
-        ConfigError: The URL is none.
+        ConfigError: `url` is not the URL of an endpoint.
     """
 
     def __init__(  # noqa: PLR0913 - options, each with a default
@@ -90,47 +90,48 @@ class Client:
         return self._conversation.version
 
     def fetch(self) -> Document:
-        """The current document.
+        """Return the current document.
 
         Raises:
-            EndpointError: It could not be had within `Pace.retry_for_s`.
+            EndpointError: No document within `Pace.retry_for_s`.
         """
         return self._finish(self._conversation.fetch())
 
     def approve(self, events: Events) -> None:
-        """Approve one event or several, each given as such or by its id. May be repeated (R49).
+        """Approve one or several events, each given as an `Event` or as an id. May be repeated (R49).
 
         Raises:
-            EndpointRefused: At least one id is not known to the endpoint; none was approved (R55).
-            EndpointError: No answer within `Pace.retry_for_s`. Whether it was approved is not known.
+            EndpointRefused: The endpoint does not know at least one of the ids; none was approved (R55).
+            EndpointError: No answer within `Pace.retry_for_s`. The approval may or may not have arrived.
         """
         self._finish(self._conversation.approve(_ids(events)))
 
     def name(self) -> str:
-        """This VM's own name, as ``Resources`` has it (R106).
+        """Return this VM's name as in ``Resources`` (R106).
 
         Raises:
-            EndpointError: The endpoint does not say.
+            EndpointError: The endpoint does not provide it.
         """
         return self._finish(self._conversation.name())
 
     def watch(self, stop: Stop | None = None) -> Iterator[Change]:
-        """What becomes of each event. Failures are retried; `follow` tells of them.
+        """Yield each change of an event. Failures are retried; `follow` reports them.
 
         Args:
-            stop: Ends it once it is set, from any thread or from a signal handler; None: only `close` does. Both also
-                end a request that is held, within a fraction of a second; one that connects, within 5 s.
+            stop: Ends the iteration once it is set, from any thread or from a signal handler; None to end only on
+                `close`. Both also end a held request within a fraction of a second, and one that is connecting within 5
+                s.
         """
         return self._run(self._conversation.watch(), stop)
 
     def follow(self, stop: Stop | None = None) -> Iterator[Seen | Missed]:
-        """Every answer and every failure, until it is stopped; see `watch`."""
+        """Yield every answer and every failure until stopped; see `watch`."""
         return self._run(self._conversation.follow(), stop)
 
     def close(self) -> None:
-        """Close the connections, and end what other threads do with this client.
+        """Close the connections, and end all calls of other threads on this client.
 
-        A `watch` and a `follow` end; whatever else is under way or begun later raises `EndpointUnreachable`.
+        A `watch` and a `follow` end; any other call, running or later, raises `EndpointUnreachable`.
         """
         self._is_closed = True
         self._transport.close()
@@ -144,7 +145,7 @@ class Client:
         self.close()
 
     def _finish(self, flow: Flow[T]) -> T:
-        """Carry out a flow to its end."""
+        """Run a flow to its end."""
         came: _Came = None
         while True:
             try:
@@ -157,7 +158,7 @@ class Client:
             came = self._perform(step, lambda: self._is_closed)
 
     def _run(self, flow: _Endless[S], stop: Stop | None) -> Iterator[S]:
-        """Carry out a flow that has no end, and hand on what it tells until it is stopped."""
+        """Run an endless flow and yield its results until stopped."""
 
         def is_over() -> bool:
             return self._is_closed or (stop is not None and stop.is_set())
@@ -192,9 +193,9 @@ class Client:
 
 
 class AsyncClient:
-    """Talks to a scheduled-events endpoint, from a task; see `Client`.
+    """Client of a scheduled-events endpoint, for asyncio tasks; see `Client`.
 
-    Pauses are those of the running event loop, so a loop with a clock of its own sets the pace.
+    Pauses use the running event loop, so a loop with virtual time determines the pace.
     """
 
     def __init__(  # noqa: PLR0913 - options, each with a default
@@ -217,7 +218,7 @@ class AsyncClient:
         return self._conversation.version
 
     async def fetch(self) -> Document:
-        """The current document; see `Client.fetch`."""
+        """Return the current document; see `Client.fetch`."""
         return await self._finish(self._conversation.fetch())
 
     async def approve(self, events: Events) -> None:
@@ -225,29 +226,29 @@ class AsyncClient:
         await self._finish(self._conversation.approve(_ids(events)))
 
     async def approve_once(self, events: Events) -> None:
-        """The same without retries, for who retries on its own."""
+        """Approve events without retries, for callers with their own retry policy."""
         await self._finish(self._conversation.approve_once(_ids(events)))
 
     async def name(self) -> str:
-        """This VM's own name; see `Client.name`."""
+        """Return this VM's name; see `Client.name`."""
         return await self._finish(self._conversation.name())
 
     def watch(self, stop: asyncio.Event | None = None) -> AsyncGenerator[Change]:
-        """What becomes of each event.
+        """Yield each change of an event.
 
         Args:
-            stop: Ends it at once when it is set; None: only `close` does, and cancelling its task.
+            stop: Ends the iteration immediately when set; None to end only on `close` or when the task is cancelled.
         """
         return self._run(self._conversation.watch(), stop)
 
     def follow(self, stop: asyncio.Event | None = None) -> AsyncGenerator[Seen | Missed]:
-        """Every answer and every failure, until it is stopped; see `watch`."""
+        """Yield every answer and every failure until stopped; see `watch`."""
         return self._run(self._conversation.follow(), stop)
 
     async def close(self) -> None:
-        """Close the connections, and end what other tasks do with this client; see `Client.close`.
+        """Close the connections, and end all calls of other tasks on this client; see `Client.close`.
 
-        From another thread, have the event loop run it: ``asyncio.run_coroutine_threadsafe(client.close(), loop)``.
+        From another thread, run it on the event loop: ``asyncio.run_coroutine_threadsafe(client.close(), loop)``.
         """
         self._closed.set()
         await self._transport.close()
@@ -286,7 +287,7 @@ class AsyncClient:
                 step = next(flow)
 
     async def _perform(self, step: Request | Pause, ends: Iterable[asyncio.Event]) -> _Came:
-        """Carry out a step until it is done, or one of the events is set."""
+        """Perform a step until it is done or one of the events is set."""
         doing = asyncio.ensure_future(self._carry_out(step))
         tasks: list[asyncio.Future[Any]] = [doing, *(asyncio.ensure_future(end.wait()) for end in ends)]
         try:
@@ -308,12 +309,12 @@ class AsyncClient:
 
 
 def _resume(flow: Generator[S, Answer | None, object], came: _Came) -> S:
-    """Hand the flow what came of its last step, and take the next."""
+    """Send the result of the last step to the flow, and return the next step."""
     return flow.throw(came) if isinstance(came, EndpointUnreachable) else flow.send(came)
 
 
 def _ids(events: Events) -> list[str]:
-    """The id of each, once."""
+    """Return the ids of the events, without duplicates."""
     if isinstance(events, Event | str):
         events = (events,)
     return list(dict.fromkeys(event if isinstance(event, str) else event.id for event in events))

@@ -1,4 +1,4 @@
-"""When a whole HTTP request has to be through, or is given up. httpcore limits each of its steps only."""
+"""Deadline for a whole HTTP request; httpcore limits only each of its steps."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import httpcore
 __all__ = ["LOOK_S", "Deadline", "DeadlineBackend", "never"]
 
 LOOK_S = 0.2
-"""How often a waiting thread looks whether to go on. Nothing else wakes it from a read on every system."""
+"""Interval at which a waiting thread checks for cancellation. Nothing else interrupts a read on every system."""
 
 
 def never() -> bool:
-    """Say that nothing is given up."""
+    """Return False: the request is never cancelled."""
     return False
 
 
 class Deadline(threading.local):
-    """When the request of this thread has to be through.
+    """Deadline of the current thread's request.
 
     Attributes:
-        at_s: On the clock of `time.perf_counter`.
-        is_given_up: Asked while it is under way.
+        at_s: Deadline on the clock of `time.perf_counter`.
+        is_given_up: Callback that returns True to cancel the running request.
     """
 
     at_s = math.inf
     is_given_up: Callable[[], bool] = staticmethod(never)
 
     def limit(self, timeout_s: float | None) -> float:
-        """The time-out of one step of it.
+        """Return the time-out of the request's next step.
 
         Raises:
-            ReadTimeout: No time is left, or the request is given up.
+            ReadTimeout: The deadline has passed, or the request is cancelled.
         """
         if self.is_given_up():
             msg = "the request was given up"
@@ -49,7 +49,7 @@ class Deadline(threading.local):
 
 
 class DeadlineBackend(httpcore.NetworkBackend):
-    """Sockets whose steps end at a deadline: an answer that trickles in would take for ever, one time-out a byte."""
+    """Sockets with one deadline for all steps; a time-out per read would let a trickling answer take for ever."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._sockets = httpcore.SyncBackend()
@@ -63,20 +63,21 @@ class DeadlineBackend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
-        """Connect."""
+        """Connect within the deadline."""
         stream = self._sockets.connect_tcp(host, port, self._deadline.limit(timeout), local_address, socket_options)
         return _Stream(stream, self._deadline)
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection; see `DeadlineBackend`."""
+    """A connection with a deadline; see `DeadlineBackend`."""
 
     def __init__(self, stream: httpcore.NetworkStream, deadline: Deadline) -> None:
         self._stream = stream
         self._deadline = deadline
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """What has come, at least a byte."""
+        """Return received bytes, at least one."""
+        # Read in short slices, so that a cancellation is noticed between them.
         left_s = self._deadline.limit(timeout)
         while left_s > LOOK_S:
             try:
@@ -86,20 +87,20 @@ class _Stream(httpcore.NetworkStream):
         return self._stream.read(max_bytes, left_s)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send all of it."""
+        """Send the whole buffer."""
         self._stream.write(buffer, self._deadline.limit(timeout))
 
     def close(self) -> None:
-        """Close our end."""
+        """Close this end."""
         self._stream.close()
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        """Go on encrypted."""
+        """Start TLS."""
         stream = self._stream.start_tls(ssl_context, server_hostname, self._deadline.limit(timeout))
         return _Stream(stream, self._deadline)
 
     def get_extra_info(self, info: str) -> object:
-        """What httpcore asks about the socket."""
+        """Return information about the socket for httpcore."""
         return self._stream.get_extra_info(info)

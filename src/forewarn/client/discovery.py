@@ -1,8 +1,8 @@
-"""Where the metadata endpoint is, for a VM that is in no virtual network: its DHCP server says so (R94 to R96).
+"""Discovery of the metadata endpoint by DHCP, for a VM that is in no virtual network (R94 to R96).
 
-Whoever answers first is believed, as with DHCP itself; so ask only where you trust the network. What was found is
-handed back and stored nowhere, neither in ``/etc/profile`` nor in the registry: keep it in your own configuration, as
-the agent does.
+The first answer is trusted, as with DHCP itself; so use it only on a network that you trust. The address is returned
+and stored nowhere, neither in ``/etc/profile`` nor in the registry: keep it in your own configuration, as the agent
+does.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from forewarn.errors import ConfigError, EndpointUnreachable
 __all__ = ["VARIABLE", "decode_offer", "discover", "discover_async", "encode_discover", "endpoint_url"]
 
 VARIABLE = "SCHEDULEDEVENTSIP"
-"""Environment variable in which other programs leave the address that they found (R96)."""
+"""Environment variable in which other programs leave the address that they discovered (R96)."""
 
 WAITS_S = (0.0, 10.0, 30.0, 60.0, 60.0)
-"""The pause before each try."""
+"""Pause before each try."""
 
 TIMEOUT_S = 10.0
-"""How long each try waits for an answer."""
+"""Time that each try waits for an answer."""
 
-_CLIENT = ("0.0.0.0", 68)  # noqa: S104 - the address of who has none yet
+_CLIENT = ("0.0.0.0", 68)  # noqa: S104 - the address of a client that has none yet
 _SERVERS = ("255.255.255.255", 67)
 _PACKET_SIZE_BYTES_MAX = 4096
 _XID_SIZE_BYTES = 4
@@ -46,18 +46,18 @@ _ROUTES = Path("/proc/net/route")
 _INTERFACES = Path("/sys/class/net")
 _ROUTE_FIELDS = 8
 _ANYWHERE = "00000000"
-_IS_GROUP = 1  # the bit of a MAC that no network card has
+_IS_GROUP = 1  # the multicast bit of a MAC, never set on a network card
 
 
 def encode_discover(xid: bytes, mac: bytes) -> bytes:
-    """The DHCPDISCOVER to broadcast, 244 bytes.
+    """Encode the DHCPDISCOVER to broadcast, 244 bytes.
 
     Args:
-        xid: Four random bytes, by which the answer is known.
-        mac: Six bytes: the address of the network card.
+        xid: Four random bytes that identify the answer.
+        mac: MAC address of the network card, six bytes.
 
     Raises:
-        ValueError: One of them is of another length.
+        ValueError: One of them has the wrong length.
 
     Spec: R94
     """
@@ -65,7 +65,7 @@ def encode_discover(xid: bytes, mac: bytes) -> bytes:
         msg = f"expected an xid of 4 bytes and a MAC of 6, got {len(xid)} and {len(mac)}"
         raise ValueError(msg)
     packet = bytearray(_OPTIONS_AT + len(_IS_DISCOVER))
-    packet[0:3] = 1, 1, _MAC_SIZE_BYTES  # a request, over Ethernet, with an address of so many bytes
+    packet[0:3] = 1, 1, _MAC_SIZE_BYTES  # a request, over Ethernet, with the address length
     packet[_XID_AT : _XID_AT + _XID_SIZE_BYTES] = xid
     packet[_MAC_AT : _MAC_AT + _MAC_SIZE_BYTES] = mac
     packet[_COOKIE_AT:] = _COOKIE + _IS_DISCOVER
@@ -73,14 +73,14 @@ def encode_discover(xid: bytes, mac: bytes) -> bytes:
 
 
 def decode_offer(packet: bytes, xid: bytes) -> str | None:
-    """The endpoint's address in a DHCP answer.
+    """Return the endpoint's address in a DHCP answer.
 
     Args:
-        packet: As received; may be anything.
-        xid: That of the request.
+        packet: Packet as received; may contain anything.
+        xid: Transaction ID of the request.
 
     Returns:
-        None when the answer is another's, is damaged, or says nothing of an endpoint.
+        The address; None if the packet answers another request, is damaged, or names no endpoint.
 
     Spec: R95
     """
@@ -100,10 +100,10 @@ def decode_offer(packet: bytes, xid: bytes) -> str | None:
 
 
 def endpoint_url(ip: str, port: int = 80) -> str:
-    """The URL of the endpoint at that address, as `Client` takes it.
+    """Return the endpoint's URL for an address, as `Client` takes it.
 
     Raises:
-        ConfigError: It is no IP address.
+        ConfigError: `ip` is not an IP address.
     """
     try:
         address = ipaddress.ip_address(ip.strip())
@@ -122,7 +122,7 @@ def discover(
     waits_s: Iterable[float] = WAITS_S,
     use_environment: bool = True,
 ) -> str:
-    """Ask the network where the endpoint is, and wait for the answer; at worst about 3.5 minutes.
+    """Ask the network for the endpoint's address, and wait for the answer; at worst about 3.5 minutes.
 
     Needs the right to bind port 68, so root or CAP_NET_BIND_SERVICE. Not for code in an event loop: see
     `discover_async`.
@@ -130,17 +130,17 @@ def discover(
     Args:
         interface: Network interface to ask on, for example ``eth0``; only Linux can choose one. None leaves it to the
             routing table.
-        mac: Address of the network card, six bytes; None finds it out.
-        timeout_s: How long each try waits for an answer.
-        waits_s: The pause before each try, in seconds; as many tries as there are pauses.
-        use_environment: Whether the address in ``SCHEDULEDEVENTSIP`` is taken, if there is one, and nobody asked.
+        mac: MAC address of the network card, six bytes; None to detect it.
+        timeout_s: Time that each try waits for an answer.
+        waits_s: Pause before each try, in seconds; one try per pause.
+        use_environment: True if an address in ``SCHEDULEDEVENTSIP`` is returned without asking the network.
 
     Returns:
-        The IP address. `endpoint_url` makes a URL of it.
+        The IP address; `endpoint_url` converts it to a URL.
 
     Raises:
-        ConfigError: ``SCHEDULEDEVENTSIP`` holds no address, or this machine cannot choose an interface.
-        EndpointUnreachable: Nobody answered, or one may not ask. The message says what to do.
+        ConfigError: ``SCHEDULEDEVENTSIP`` is not an address, or this machine cannot choose an interface.
+        EndpointUnreachable: No answer, or no permission to ask. The message contains the remedy.
 
     Spec: R94 to R96
     """
@@ -159,7 +159,7 @@ async def discover_async(
     waits_s: Iterable[float] = WAITS_S,
     use_environment: bool = True,
 ) -> str:
-    """The same as `discover`, from a task; may be cancelled."""
+    """Do the same as `discover`, in a task; may be cancelled."""
     left = os.environ.get(VARIABLE, "").strip() if use_environment else ""
     if left:
         return _checked(left)
@@ -174,7 +174,7 @@ async def discover_async(
                 return await _ask(sock, mac, timeout_s)
             except TimeoutError:
                 trouble = "nobody answered"
-            except OSError as error:  # The network may be on its way up.
+            except OSError as error:  # The network may still be coming up.
                 trouble = error.strerror or str(error)
     msg = (
         f"no DHCP server said where the metadata endpoint is, in {tries} tries of {timeout_s:g} s ({trouble}): "
@@ -184,10 +184,10 @@ async def discover_async(
 
 
 async def _ask(sock: socket.socket, mac: bytes, timeout_s: float) -> str:
-    """Broadcast a request; the first address in an answer to it.
+    """Broadcast a request, and return the first address in an answer to it.
 
     Raises:
-        TimeoutError: There was none in time.
+        TimeoutError: No answer in time.
         OSError: The network cannot be used.
     """
     xid = secrets.token_bytes(_XID_SIZE_BYTES)
@@ -198,15 +198,15 @@ async def _ask(sock: socket.socket, mac: bytes, timeout_s: float) -> str:
             found = decode_offer(await loop.sock_recv(sock, _PACKET_SIZE_BYTES_MAX), xid)
             if found is not None:
                 return found
-            await asyncio.sleep(0)  # While packets for others are waiting, receiving never lets the time run out.
+            await asyncio.sleep(0)  # Queued packets for others would keep the time-out from running.
 
 
 def _open(interface: str | None) -> socket.socket:
-    """The socket of a DHCP client.
+    """Return the socket of a DHCP client.
 
     Raises:
-        ConfigError: Interfaces cannot be chosen here.
-        EndpointUnreachable: It may not be had.
+        ConfigError: This system cannot choose an interface.
+        EndpointUnreachable: The port is in use or not permitted.
     """
     option: int | None = getattr(socket, "SO_BINDTODEVICE", None)
     if interface is not None and option is None:
@@ -232,7 +232,11 @@ def _open(interface: str | None) -> socket.socket:
 
 
 def _checked(left: str) -> str:
-    """The address that another program has found before."""
+    """Return the address that another program has discovered before.
+
+    Raises:
+        ConfigError: It is not an IP address.
+    """
     try:
         return str(ipaddress.ip_address(left))
     except ValueError as error:
@@ -241,10 +245,10 @@ def _checked(left: str) -> str:
 
 
 def _mac(interface: str | None) -> bytes:
-    """The address of the network card by which a broadcast leaves.
+    """Return the MAC address of the network card that sends broadcasts.
 
     Raises:
-        EndpointUnreachable: There is none to be found.
+        EndpointUnreachable: None could be found.
     """
     name = interface or default_interface(_read(_ROUTES))
     if name is not None:
@@ -252,14 +256,14 @@ def _mac(interface: str | None) -> bytes:
         if len(digits) == 2 * _MAC_SIZE_BYTES and digits.strip("0"):
             return bytes.fromhex(digits)
     mac = uuid.getnode().to_bytes(_MAC_SIZE_BYTES, "big")
-    if mac[0] & _IS_GROUP:  # It found none either, and made one up.
+    if mac[0] & _IS_GROUP:  # getnode found none either, and made one up.
         msg = "this machine has no network card whose address could be found: give its MAC"
         raise EndpointUnreachable(msg)
     return mac
 
 
 def default_interface(routes: str) -> str | None:
-    """The interface that a broadcast leaves by, from Linux's table of routes; None when it does not say."""
+    """Return the interface of the default route in Linux's routing table; None if it has none."""
     names = [
         fields[0]
         for fields in (line.split() for line in routes.splitlines()[1:])

@@ -1,4 +1,4 @@
-"""What passes between the flow and the driver that carries it out: requests, answers, pauses.
+"""Messages between the flow and its driver: requests, answers, pauses.
 
 The flow is a generator. It yields a `Request` and is sent the `Answer`, or is thrown an `EndpointUnreachable`; it
 yields a `Pause` and is sent None once the time is over.
@@ -14,11 +14,11 @@ __all__ = ["Answer", "Pause", "Request"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """An HTTP request to make.
+    """An HTTP request to send.
 
     Attributes:
-        path: With query; the driver knows the address.
-        timeout_s: For the answer, once connected.
+        path: Path and query; the driver knows the address.
+        timeout_s: Time limit for the answer, once connected.
     """
 
     method: str
@@ -30,11 +30,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back.
+    """The response to a request.
 
     Attributes:
-        headers: Names in lower case.
-        elapsed_s: From the request to the last byte of the answer.
+        headers: Headers, with names in lower case.
+        elapsed_s: Time from the request to the last byte of the answer.
     """
 
     status: int
@@ -45,6 +45,6 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """A time to let pass."""
+    """A pause before the next request."""
 
     seconds: float

@@ -1,7 +1,7 @@
-"""How one talks to a scheduled-events endpoint, as generators that do no I/O.
+"""The client side of the scheduled-events protocol, as generators that do no I/O.
 
-`Conversation` holds what one request teaches the next: the api-version that the endpoint takes, and how long it may
-need for an answer. Its methods are generators over `exchange`; `Client` and `AsyncClient` are short drivers.
+`Conversation` holds what one request teaches the next: the api-version that the endpoint accepts, and its answer time
+limit. Its methods are generators over `exchange`; `Client` and `AsyncClient` are short drivers.
 
 Spec: R15, R23, R66, R97, R100 to R105, X1
 """
@@ -28,7 +28,7 @@ __all__ = ["API_VERSIONS", "Conversation", "Flow", "Missed", "Pace", "Seen", "Wa
 T = TypeVar("T")
 
 Flow: TypeAlias = Generator[Request | Pause, Answer | None, T]
-"""A generator that asks its driver for requests and pauses, and returns a `T`."""
+"""Generator that asks its driver for requests and pauses, and returns a `T`."""
 
 API_VERSIONS = ("2020-07-01", "2019-08-01", "2019-04-01", "2019-01-01", "2017-11-01", "2017-08-01", "2017-03-01")
 """Every api-version of the protocol, newest first (R16)."""
@@ -48,9 +48,9 @@ class Seen:
     """The endpoint answered.
 
     Attributes:
-        document: As it is now.
-        is_changed: Whether it differs from the one before (R101).
-        served_at: The endpoint's clock, from the answer's ``Date``; whole seconds. None: it did not say.
+        document: Current document.
+        is_changed: True if it differs from the previous one (R101).
+        served_at: Time on the endpoint's clock, from the answer's ``Date``, in whole seconds; None if it has none.
     """
 
     document: Document
@@ -60,11 +60,11 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missed:
-    """The endpoint did not answer, or not with a document. What was known before still stands.
+    """The endpoint did not answer, or not with a document. The last known document remains valid.
 
     Attributes:
-        failures: How many in a row.
-        retry_in_s: When it is asked again.
+        failures: Number of failures in a row.
+        retry_in_s: Pause until the next request.
     """
 
     error: EndpointError
@@ -73,19 +73,19 @@ class Missed:
 
 
 Watching: TypeAlias = Generator[Request | Pause | Seen | Missed, Answer | None, None]
-"""Like a `Flow`, but it never ends, and yields what it sees in between."""
+"""Endless `Flow` that also yields its observations."""
 
 
 class Conversation:
-    """One client's talk with one endpoint. Its flows may run side by side: none takes anything from another.
+    """Conversation of one client with one endpoint. Its flows may run concurrently; none consumes another's results.
 
     Args:
-        pace: How often, how long.
+        pace: Intervals, time-outs and retries.
         versions: Api-versions to try, in that order.
-        chance: Gives numbers from 0 to 1, to spread retries.
+        chance: Source of random numbers from 0 to 1, for the jitter of retries.
 
     Raises:
-        ValueError: There is no api-version to try.
+        ValueError: `versions` is empty.
     """
 
     def __init__(self, pace: Pace, versions: Iterable[str], chance: Callable[[], float]) -> None:
@@ -101,28 +101,28 @@ class Conversation:
 
     @property
     def version(self) -> str:
-        """The api-version in use; an older one after the endpoint has refused a newer (R15).
+        """The api-version in use; an older one after the endpoint has refused a newer one (R15).
 
-        When the endpoint has been away, the newest is tried again: it may come back as a newer one.
+        After the endpoint was unreachable, the newest is tried again: it may come back upgraded.
         """
         return self._versions[0]
 
-    # One question each
+    # Single requests
 
     def fetch(self) -> Flow[Document]:
-        """The current document.
+        """Return the current document.
 
         Raises:
-            EndpointError: It could not be had within `Pace.retry_for_s`.
+            EndpointError: No document within `Pace.retry_for_s`.
         """
         return (yield from self._persist(self._get))
 
     def approve(self, event_ids: Iterable[str]) -> Flow[None]:
-        """Approve events; with none, nothing is sent.
+        """Approve events; an empty list sends nothing.
 
         Raises:
-            EndpointRefused: At least one id is not known to the endpoint; none was approved (R55).
-            EndpointError: No answer within `Pace.retry_for_s`. Whether it was approved is not known.
+            EndpointRefused: The endpoint does not know at least one of the ids; none was approved (R55).
+            EndpointError: No answer within `Pace.retry_for_s`. The approval may or may not have arrived.
         """
         body = encode_approval(event_ids)
         if b"EventId" not in body:
@@ -130,14 +130,14 @@ class Conversation:
         yield from self._persist(lambda: self._post(body))
 
     def approve_once(self, event_ids: Iterable[str]) -> Flow[None]:
-        """The same without retries, for who retries on its own."""
+        """Approve events without retries, for callers with their own retry policy."""
         yield from self._post(encode_approval(event_ids))
 
     def name(self) -> Flow[str]:
-        """The VM's own name, as ``Resources`` has it (R106, W7, X3). Asked once, without retries.
+        """Return this VM's name as in ``Resources`` (R106, W7, X3). One request, without retries.
 
         Raises:
-            EndpointError: The endpoint does not say.
+            EndpointError: The endpoint does not provide it.
         """
         answer = yield from self._ask(Request(method="GET", path=_NAME_PATH, headers=_METADATA, timeout_s=self._limit))
         if answer.status != HTTPStatus.OK:
@@ -148,12 +148,12 @@ class Conversation:
             raise BadAnswer(msg, elapsed_s=answer.elapsed_s)
         return name
 
-    # For ever
+    # Endless flows
 
     def follow(self) -> Watching:
-        """Ask again and again, and yield what is seen: `Seen` for each answer, `Missed` for each failure.
+        """Ask again and again; yield `Seen` for each answer and `Missed` for each failure.
 
-        Where the endpoint holds requests until something changes, it is asked so; else at intervals (X1, R97).
+        Uses long polls where the endpoint supports them; otherwise polls at intervals (X1, R97).
         """
         rhythm = Rhythm(self.pace)
         known: Document | None = None
@@ -181,7 +181,7 @@ class Conversation:
                 yield Pause(seconds=pause_s)
 
     def watch(self) -> Generator[Request | Pause | Change, Answer | None, None]:
-        """The same, told as what became of each event. Failures are retried; the log tells when they begin and end."""
+        """Yield the changes of events. Failures are retried; the log records their beginning and end."""
         previous: Document | None = None
         is_away = False
         following = self.follow()
@@ -208,7 +208,7 @@ class Conversation:
                 else:
                     step = following.send(came)
 
-    # Inside
+    # Internals
 
     @property
     def _limit(self) -> float:
@@ -222,6 +222,7 @@ class Conversation:
             answer = yield request
         except EndpointUnreachable:
             self._unanswered += 1
+            # The endpoint may come back upgraded, so negotiation starts with the newest version again.
             self._versions = self._wanted
             raise
         assert answer is not None  # noqa: S101 - a driver sends the answer to a request
@@ -229,7 +230,7 @@ class Conversation:
         return answer
 
     def _persist(self, attempt: Callable[[], Flow[T]]) -> Flow[T]:
-        """Try until it succeeds, is refused for good, or the time for retries is over."""
+        """Retry until it succeeds, is refused permanently, or `retry_for_s` is over."""
         spent_s = 0.0
         failures = 0
         while True:
@@ -249,7 +250,7 @@ class Conversation:
         return self._read(*(yield from self._get_answer({})))
 
     def _get_answer(self, conditions: Mapping[str, str]) -> Flow[tuple[Answer, str]]:
-        """The answer to a GET, and its api-version: the newest that the endpoint takes."""
+        """Return the answer to a GET and its api-version: the newest that the endpoint accepts."""
         while True:
             version = self.version
             answer = yield from self._ask(
@@ -272,7 +273,7 @@ class Conversation:
                     path=f"{_PATH}?api-version={version}",
                     headers={**_METADATA, "Content-Type": "application/json"},
                     body=body,
-                    # An approval enables nothing: it waits for two minutes only where no answer is known yet.
+                    # An approval enables nothing, so the long time-out applies only until the first answer.
                     timeout_s=self.pace.timeout_s if self._has_answered else self.pace.first_timeout_s,
                 )
             )
@@ -283,7 +284,7 @@ class Conversation:
                 raise _refused(answer, "an approval")
 
     def _negotiate(self, answer: Answer, version: str) -> bool:
-        """Whether the endpoint refused the api-version, and another one is left to ask in (R15, R64)."""
+        """Return True if the endpoint refused the api-version and another one is left to try (R15, R64)."""
         if answer.status not in {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND}:
             return False
         content = _json_object(answer.body)
@@ -291,7 +292,7 @@ class Conversation:
         if "api-version" not in text and "invalid version" not in text:
             return False
         if version != self.version:
-            return True  # Another flow has learned of it meanwhile.
+            return True  # Another flow has switched versions meanwhile.
         older = self._versions[1:]
         taken = content.get("newest-versions")
         named = [name for name in older if isinstance(taken, list) and name in taken]
@@ -300,11 +301,11 @@ class Conversation:
         return bool(older)
 
     def _read(self, answer: Answer, version: str) -> Document:
-        """The document that answers a GET in that api-version.
+        """Return the document in the answer to a GET.
 
         Raises:
-            EndpointRefused: It is an error.
-            BadAnswer: It is a 200 that says nothing.
+            EndpointRefused: The status is not 200.
+            BadAnswer: It is a 200 without a valid document.
         """
         if answer.status != HTTPStatus.OK:
             raise _refused(answer, "its document")
@@ -330,14 +331,14 @@ def _refused(answer: Answer, what: str) -> EndpointRefused:
 
 
 _ACCEPTED = range(HTTPStatus.OK, HTTPStatus.MULTIPLE_CHOICES)
-"""What an approval may be answered with. It is 200 (W4); others may think of 202 and 204 too."""
+"""Statuses that accept an approval. The protocol's is 200 (W4); other endpoints may use 202 and 204."""
 
 _GONE_FOR_GOOD = range(HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR)
 _PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.GONE, HTTPStatus.TOO_MANY_REQUESTS})
 
 
 def _is_passing(error: EndpointError) -> bool:
-    """Whether the same request may succeed later: 410, 429, 5xx, no answer, an empty one (R66, R104)."""
+    """Return True if the same request may succeed later: 410, 429, 5xx, no answer, an empty one (R66, R104)."""
     status = error.details.get("status")
     return status is None or status in _PASSING or status not in _GONE_FOR_GOOD
 

@@ -1,7 +1,7 @@
-"""How instances of a scale set are called: one name in documents, another on the network.
+"""Names of scale set instances: one in documents, another on the network.
 
-``Resources`` has ``{scale set}_{number}``, the instance's own host name is ``{prefix}`` with the number in six digits
-of base 36. Holds for scale sets with uniform orchestration, whose instances are numbered.
+``Resources`` has ``{scale set}_{number}``; the instance's own host name is ``{prefix}`` with the number as six digits
+of base 36. Applies to scale sets with uniform orchestration, whose instances are numbered.
 
 Spec: R106
 """
@@ -20,16 +20,16 @@ _NAME = re.compile(r".+_(?P<number>0|[1-9][0-9]*)")
 
 
 def scale_set_name(hostname: str, scale_set: str) -> str:
-    """The name in ``Resources`` of the instance with that host name.
+    """Return the name in ``Resources`` of the instance with that host name.
 
-    Only the form can be checked: hand in the host name that the scale set made, not one that was changed afterwards.
+    Only the form can be checked: pass the host name that the scale set assigned, not one that was changed later.
 
     Args:
-        hostname: With or without domain, for example ``web00000A``.
-        scale_set: Name of the scale set; the host name's prefix may be another.
+        hostname: Host name with or without domain, for example ``web00000A``.
+        scale_set: Name of the scale set; the host name's prefix may be different.
 
     Raises:
-        ValueError: It is not the host name of an instance, or the scale set has no name.
+        ValueError: It is not the host name of an instance, or `scale_set` is empty.
     """
     match = _HOSTNAME.fullmatch(hostname.partition(".")[0])
     if match is None or not scale_set:
@@ -42,14 +42,14 @@ def scale_set_name(hostname: str, scale_set: str) -> str:
 
 
 def scale_set_hostname(name: str, prefix: str) -> str:
-    """The host name of the instance with that name in ``Resources``, in upper-case digits.
+    """Return the host name, in upper-case digits, of the instance with that name in ``Resources``.
 
     Args:
-        name: For example ``web_10``.
-        prefix: The scale set's prefix for host names, for example ``web``.
+        name: Name in ``Resources``, for example ``web_10``.
+        prefix: Scale set's prefix for host names, for example ``web``.
 
     Raises:
-        ValueError: It is not the name of an instance, its number does not fit, or there is no prefix.
+        ValueError: It is not the name of an instance, its number does not fit, or `prefix` is empty.
     """
     match = _NAME.fullmatch(name)
     number = int(match["number"]) if match is not None and len(match["number"]) <= len(str(_BASE**_SIZE)) else None

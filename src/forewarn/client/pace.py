@@ -1,4 +1,4 @@
-"""How often a client asks, and how long it waits."""
+"""Intervals, time-outs and retries of a client."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ _MAY_BE_ZERO = frozenset({"wait_s", "retry_for_s"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often to ask, and how long to wait. All in seconds.
+    """Intervals, time-outs and retries, all in seconds.
 
     Attributes:
-        poll_interval_s: From one poll to the next (R97); above 0.
-        wait_s: How long to ask the endpoint to hold a request until something changes (X1), in whole seconds or
-            rounded up to them; 0 for never, at most 300.
-        first_timeout_s: For an answer while none has come yet: enabling may take two minutes (R67, R104). Also the
-            longest time-out of the requests after one that was not answered.
-        timeout_s: For every answer after that. A held request gets this on top of what it is held.
-        retry_for_s: How long `fetch` and `approve` go on after 410, 429, 5xx or no answer (R66, R104); 0 for one try.
+        poll_interval_s: Interval between polls (R97); above 0.
+        wait_s: Time for which the endpoint is asked to hold a long poll (X1), rounded up to whole seconds; 0 to disable
+            long polls, at most 300.
+        first_timeout_s: Time-out until the first answer: enabling may take two minutes (R67, R104). Also the maximum
+            time-out after unanswered requests.
+        timeout_s: Time-out of requests after that. For a long poll, the hold time is added.
+        retry_for_s: Time for which `fetch` and `approve` retry after 410, 429, 5xx or no answer (R66, R104); 0 for one
+            try.
         retry_min_s: First pause after a failure; it doubles each time.
         retry_max_s: Longest pause. Short, because the notice of a Preempt is 30 s (R71).
-        refresh_s: How often a document is asked for outright, even where the endpoint says that nothing changed. After
-            as long, an endpoint that did not hold a request is asked again whether it does.
+        refresh_s: Interval at which the whole document is requested, even if the endpoint reports no change. After the
+            same time, long polls are tried again on an endpoint that did not hold one.
 
     Raises:
-        ValueError: A time is negative, endless, or 0 where that would mean asking without a pause.
+        ValueError: A time is negative, infinite, or 0 where that would mean polling without a pause.
     """
 
     poll_interval_s: float = 1.0
@@ -45,7 +46,7 @@ class Pace:
     refresh_s: float = 300.0
 
     def __post_init__(self) -> None:
-        """Refuse what would keep a processor or an endpoint busy."""
+        """Refuse values that would keep a processor or an endpoint busy."""
         for field in fields(self):
             value = getattr(self, field.name)
             if not (math.isfinite(value) and (value > 0 or (value == 0 and field.name in _MAY_BE_ZERO))):
@@ -57,25 +58,25 @@ class Pace:
 
     @property
     def hold_s(self) -> int:
-        """How long to ask the endpoint to hold a request: the protocol knows whole seconds only (X1)."""
+        """Hold time of a long poll; the protocol knows whole seconds only (X1)."""
         return math.ceil(self.wait_s)
 
     def timeout_after(self, unanswered: int) -> float:
-        """The time-out after so many requests in a row that were not answered, in seconds.
+        """Return the time-out after that many unanswered requests in a row, in seconds.
 
-        It doubles each time: short enough to notice soon that the other side is gone, and in the end as long as an
-        endpoint may take that has been started anew and enables the service again (R67).
+        It doubles each time: short enough to notice soon that the other side is gone, and in the end long enough for an
+        endpoint that has restarted and enables the service again (R67).
         """
         longest = max(self.timeout_s, self.first_timeout_s)
         return min(math.ldexp(self.timeout_s, min(unanswered, _DOUBLINGS_MAX)), longest)
 
     def retry_after(self, failures: int, headers: Mapping[str, str], chance: float) -> float:
-        """The pause after so many failures in a row, in seconds.
+        """Return the pause after that many failures in a row, in seconds.
 
         Args:
-            failures: 1 for the first.
-            headers: Of the answer; ``Retry-After`` in seconds is honoured within the limits.
-            chance: 0 to 1; spreads the pauses of many clients over the upper half.
+            failures: Number of failures; 1 for the first.
+            headers: Headers of the answer; ``Retry-After`` in seconds is honoured within the limits.
+            chance: Random number from 0 to 1; spreads the pauses of many clients over the upper half.
         """
         longest_s = max(self.retry_min_s, self.retry_max_s)
         asked = headers.get("retry-after", "").strip()

@@ -1,7 +1,7 @@
-"""When `follow` asks next, and whether it asks to be held until something changes (X1, R97).
+"""Timing of the requests of `follow`, and the choice between long polls and plain polls (X1, R97).
 
-No endpoint has to know the extension. So a held request is an offer: where it is not taken up, refused, or left without
-an answer, the endpoint is polled outright, and asked again whether it holds requests after `Pace.refresh_s`.
+An endpoint need not support long polls. If one is ignored, refused or not answered, the endpoint is polled; long polls
+are tried again after `Pace.refresh_s`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from forewarn.wire.document import Document
 __all__ = ["Rhythm"]
 
 _HELD_INTERVAL_S = 1.0
-"""Held requests begin at least this far apart while nothing changes, whatever the endpoint claims to do."""
+"""Minimum interval between long polls while nothing changes, whatever the endpoint claims to support."""
 
 _RUSHES_MAX = 10
-"""So many changes in a row are each followed by the next question at once..."""
+"""Burst size: number of changes in a row that are each followed by a request without a pause."""
 
 _RUSHES_PER_S = 10.0
-"""...and so many a second in the long run: an endpoint that changes without end must not be asked without end."""
+"""Long-term rate of such requests per second; bounds the load if an endpoint changes all the time."""
 
 _BREAKS_MAX = 2
-"""After so many held requests in a row that broke off, the endpoint is polled: something between does not bear them."""
+"""Number of broken long polls in a row after which the endpoint is polled: a middlebox probably cuts them."""
 
 
 class Rhythm:
-    """The pauses and the conditions of one `follow`.
+    """Pauses and conditional headers of one `follow`.
 
     Args:
-        pace: How often, how long.
+        pace: Intervals, time-outs and retries.
     """
 
     def __init__(self, pace: Pace) -> None:
@@ -41,10 +41,10 @@ class Rhythm:
         self._is_held = False
 
     def conditions(self, known: Document | None) -> dict[str, str]:
-        """The headers of the next request; with none, it asks for the whole document at once.
+        """Return the headers of the next request; none means a request for the whole document without waiting.
 
         Args:
-            known: The last document; None to be told what there is, whatever is known.
+            known: Last document; None to request the current one in any case.
         """
         is_due = self._since_refresh_s >= self._pace.refresh_s
         if is_due:
@@ -56,13 +56,13 @@ class Rhythm:
         return {"If-None-Match": f'"{known.incarnation}"', "Prefer": f"wait={self._pace.hold_s}"}
 
     def missed(self, error: EndpointError) -> None:
-        """Take note that the last request failed."""
+        """Record that the last request failed."""
         if self._is_held:
             is_broken = isinstance(error, EndpointUnreachable) and not error.details.get("timed_out", False)
             self._breaks += 1 if is_broken else _BREAKS_MAX
 
     def seen(self, answer: Answer, *, is_changed: bool) -> float:
-        """Take note of an answer; how long to pause after it, in seconds."""
+        """Record an answer, and return the pause after it, in seconds."""
         interval_s = self._pace.poll_interval_s
         if self._is_held and not is_changed:
             held_s = min(interval_s, _HELD_INTERVAL_S)
@@ -71,7 +71,7 @@ class Rhythm:
                 self._breaks = 0
             else:
                 self._breaks = _BREAKS_MAX
-        # What follows on a change may come soon, and only a held request hears of it at once.
+        # Further changes may follow soon, and only a long poll receives them immediately.
         self._rushes = min(self._rushes + answer.elapsed_s * _RUSHES_PER_S, _RUSHES_MAX)
         is_rushing = is_changed and self._may_hold and self._rushes >= 1
         self._rushes -= is_rushing

@@ -1,4 +1,4 @@
-"""HTTP requests carried out, by a thread or by a task. The library is httpcore: it knows no proxies unless told of one.
+"""HTTP transports for threads and for asyncio. They use httpcore, which ignores proxy settings of the environment.
 
 Spec: R104
 """
@@ -23,19 +23,19 @@ from forewarn.errors import ConfigError, EndpointUnreachable
 __all__ = ["DEFAULT_URL", "AsyncHttp", "AsyncTransport", "Http", "Transport", "check_url"]
 
 DEFAULT_URL = "http://169.254.169.254"
-"""Where the endpoint is in a virtual network (R1)."""
+"""URL of the endpoint in a virtual network (R1)."""
 
 CONNECT_TIMEOUT_S = 5.0
-"""How long a connection may take that is not there yet."""
+"""Time limit for a new connection."""
 
 _KEEPALIVE_S = 60.0
 _CONNECTIONS_MAX = 8
 _BODY_SIZE_BYTES_MAX = 16 << 20
 _PROBES = {"TCP_KEEPIDLE": 5, "TCP_KEEPALIVE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""When a silent connection is probed, in seconds, and how often; names of options, which no system has all of.
+"""TCP keepalive options: seconds until and between probes, and their number. No system has all of these names.
 
-While a request is held nothing is sent. A VM that has been moved meanwhile, whose new host knows nothing of the
-connection, would go on waiting; so would one whose endpoint lost its power.
+Nothing is sent during a long poll. Without probes, a VM that was moved to a host that does not know the connection, or
+whose endpoint lost power, would go on waiting.
 """
 
 _FAILURES = (
@@ -47,24 +47,24 @@ _FAILURES = (
     OSError,
     TimeoutError,
 )
-"""What a request ends with that is not answered."""
+"""Errors that end a request without an answer."""
 
 _RESET = AttributeError
-"""What anyio raises on uvloop where a connection is reset when it was just made: it asks nobody for his address."""
+"""Error of anyio on uvloop if a connection is reset right after it was made: it has no peer address then."""
 
 
 class Transport(Protocol):
-    """Carries out requests, one after the other or from several threads."""
+    """Sends requests, sequentially or from several threads."""
 
     def send(self, request: Request, is_given_up: Callable[[], bool] = never) -> Answer:
-        """The answer.
+        """Send a request and return the answer.
 
         Args:
-            request: What to send.
-            is_given_up: Asked several times a second while it waits; once True, it waits no longer.
+            request: Request to send.
+            is_given_up: Called several times a second while waiting; True ends the wait.
 
         Raises:
-            EndpointUnreachable: There was none, or not a whole one, or it was given up.
+            EndpointUnreachable: No complete answer, or the request was cancelled.
         """
         ...
 
@@ -74,13 +74,13 @@ class Transport(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """Carries out requests, also several at the same time."""
+    """Sends requests, also concurrently."""
 
     async def send(self, request: Request) -> Answer:
-        """The answer; may be cancelled.
+        """Send a request and return the answer; may be cancelled.
 
         Raises:
-            EndpointUnreachable: There was none, or not a whole one.
+            EndpointUnreachable: No complete answer.
         """
         ...
 
@@ -90,7 +90,7 @@ class AsyncTransport(Protocol):
 
 
 def check_url(url: str) -> str:
-    """The URL without a slash at its end.
+    """Return the URL without a trailing slash.
 
     Raises:
         ConfigError: It is not the address of an HTTP server.
@@ -112,15 +112,15 @@ def _is_address(url: str) -> bool:
 
 
 class Http:
-    """A `Transport` over sockets, with kept connections.
+    """`Transport` over sockets, with persistent connections.
 
     Args:
-        url: The endpoint, without path.
-        source_address: Local address to ask from; None leaves it to the system.
-        connect_timeout_s: How long a new connection may take. The whole of a request may take that and its time-out.
+        url: URL of the endpoint, without path.
+        source_address: Local address to send from; None leaves it to the system.
+        connect_timeout_s: Time limit for a new connection. A whole request may take this plus its time-out.
 
     Raises:
-        ConfigError: The URL is none.
+        ConfigError: `url` is not the URL of an endpoint.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Http:
         )
 
     def send(self, request: Request, is_given_up: Callable[[], bool] = never) -> Answer:
-        """Carry out one request. While it connects, `is_given_up` is not asked."""
+        """Send one request. `is_given_up` is not called while connecting."""
         began_s = time.perf_counter()
         self._deadline.is_given_up = is_given_up
         self._deadline.at_s = began_s + request.timeout_s + self._connect_timeout_s
@@ -166,7 +166,7 @@ class Http:
 
 
 class AsyncHttp:
-    """An `AsyncTransport` over sockets, with kept connections; see `Http`."""
+    """`AsyncTransport` over sockets, with persistent connections; see `Http`."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class AsyncHttp:
         )
 
     async def send(self, request: Request) -> Answer:
-        """Carry out one request."""
+        """Send one request."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
@@ -208,7 +208,7 @@ class AsyncHttp:
 
 
 def _probing() -> list[httpcore.SOCKET_OPTION]:
-    """Socket options that find out when the other side is gone."""
+    """Return the socket options that detect a dead peer."""
     options: list[httpcore.SOCKET_OPTION] = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     numbers = ((getattr(socket, name, None), value) for name, value in _PROBES.items())
     options += [(socket.IPPROTO_TCP, number, value) for number, value in numbers if number is not None]
@@ -267,12 +267,12 @@ def _unreachable(url: str, error: Exception, elapsed_s: float) -> EndpointUnreac
 
 
 def _deepest(error: BaseException) -> str:
-    """What the innermost error says: the ones around it know less, or nothing."""
+    """Return the message of the innermost error; the outer ones are less specific or empty."""
     said = ""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno is not None:
-            # asyncio puts words of its own beside the number; those of name resolution are negative.
+            # asyncio adds its own text to the errno's; errnos of name resolution are negative.
             said = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror or said
         else:
             said = str(cause) or said

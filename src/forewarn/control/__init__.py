@@ -1,4 +1,4 @@
-"""The control API: what operators and the CLI talk to. One file for each resource."""
+"""Control API for operators and the CLI, one module for each resource."""
 
 from forewarn.control.app import make_control_app
 from forewarn.control.context import Context

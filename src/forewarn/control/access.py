@@ -1,4 +1,4 @@
-"""Who may call what: a row for each route, and the one place that looks at it."""
+"""Access control of the API: the roles that may call each route, and the one place that checks them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HOST = _OPERATOR | {Role.HOST}
 _ALL = frozenset(Role)
 
 ROUTES: Mapping[str, frozenset[Role]] = {
-    # Whoever it is
+    # All callers
     "GET /healthz": _ALL,
     "GET /readyz": _ALL,
     "GET /metrics": _READS,
@@ -36,7 +36,7 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "POST /v1/tokens": _OPERATOR,
     "DELETE /v1/tokens/{token_id}": _OPERATOR,
     "POST /v1/login-links": _TENANT_READS,
-    # What happens to VMs
+    # Maintenance, events and the ledger
     "GET /v1/maintenance": _TENANT_READS,
     "POST /v1/maintenance": _OPERATOR,
     "POST /v1/maintenance/plan": _READS,
@@ -110,9 +110,9 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "DELETE /v1/faults": _OPERATOR,
     "DELETE /v1/faults/{fault_id}": _OPERATOR,
 }
-"""Which roles may call which route; the health routes ask nobody on loopback.
+"""Roles that may call each route; the health routes need no token on loopback.
 
-What a role is shown there, and which objects exist for it, is up to the route.
+Each route decides what a role is shown there, and which objects exist for it.
 """
 
 
@@ -120,10 +120,10 @@ _PATTERNS = [(key.split()[0], compile_path(key.split()[1])[0]) for key in ROUTES
 
 
 def check_routes(routes: Iterable[object]) -> None:
-    """See that every route has a row, and every row a route.
+    """Check that every route has a row in `ROUTES`, and every row a route.
 
     Raises:
-        LookupError: A bug: one has none, so nobody has decided who may call it.
+        LookupError: A row or a route is missing (a bug): access to each route has to be decided here.
     """
     found = {
         f"{method} {route.path}"
@@ -143,12 +143,12 @@ def allowed_methods(path: str) -> list[str]:
 
 
 async def admit(context: Context, request: Request) -> Principal:
-    """Who calls, if they may call this route.
+    """Return the caller if their role may call this route.
 
     Raises:
-        Unauthorized: Nobody knows who it is.
-        TooManyFailures: The same, and not for the first time in this minute.
-        Forbidden: Their role may not, or they have none.
+        Unauthorized: The caller is unknown.
+        TooManyFailures: The caller is unknown, and their address has failed too often in this minute.
+        Forbidden: The caller's role may not call the route, or the caller has no role.
     """
     caller = await identify(context, request, request.headers.get("authorization"))
     path = request.scope["route"].path
@@ -159,12 +159,12 @@ async def admit(context: Context, request: Request) -> Principal:
 
 
 async def identify(context: Context, request: Request, header: str | None) -> Principal:
-    """Who sends that ``Authorization``; it is looked up once for a request.
+    """Return the caller that an ``Authorization`` header belongs to; looked up once for each request.
 
     Raises:
-        Unauthorized: Nobody knows who it is.
-        TooManyFailures: The same, and not for the first time in this minute.
-        Forbidden: An issuer knows them, and no grant is for them.
+        Unauthorized: The caller is unknown.
+        TooManyFailures: The caller is unknown, and their address has failed too often in this minute.
+        Forbidden: The issuer knows the caller, but no grant matches.
     """
     looked_up, found = getattr(request.state, "identified", (None, None))
     if found is not None and looked_up == header:
@@ -178,7 +178,7 @@ async def identify(context: Context, request: Request, header: str | None) -> Pr
         wait_s = context.refusals.fail(source_address(request), uptime_s())
         if wait_s is None:
             raise
-        # Only now: a valid token is taken, whoever else behind the same address sends wrong ones.
+        # Checked only after the lookup, so that a valid token works even if others behind the same address fail.
         msg = f"{error.message}; too many calls without a valid token came from {source_address(request)}"
         raise TooManyFailures(msg, retry_after_s=max(1, round(wait_s))) from error
     request.state.caller = caller
@@ -186,11 +186,11 @@ async def identify(context: Context, request: Request, header: str | None) -> Pr
 
 
 def caller_of(request: Request) -> Principal | None:
-    """Who calls, as far as that is known by now."""
+    """Return the caller; None if not (yet) known."""
     found: Principal | None = getattr(request.state, "caller", None)
     return found
 
 
 def source_address(request: Request) -> str:
-    """Where the connection comes from."""
+    """Return the address that the connection comes from; empty if unknown."""
     return request.client.host if request.client is not None else ""

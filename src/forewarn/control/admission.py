@@ -1,8 +1,8 @@
-"""Who may use how much of the control address at a time.
+"""Limits on how much of the control address each caller may use at a time.
 
-A caller who is known has an account (`core.budget`). What a request uses is taken from it before anything is done, and
-given back when the answer has ended. Before a caller is known there is little that one address may do at a time: those
-lookups wait for each other.
+A known caller has an account (`core.budget`). A request takes what it uses from the account before any work is done,
+and gives it back when the response has ended. Until a caller is known, only a few lookups per address run at a time;
+the others wait.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _WORDS = {
 
 
 class Admission:
-    """Takes what requests use from the accounts of their callers.
+    """Charges requests to the accounts of their callers.
 
     Args:
-        accounts: Of all callers.
-        throttle: Refuses those who go on after they were refused.
+        accounts: Accounts of all callers.
+        throttle: Refuses callers who go on after they were refused.
 
     Attributes:
-        limited: How often each limit was met.
+        limited: Number of refusals for each limit.
     """
 
     def __init__(self, accounts: Accounts, throttle: Throttle) -> None:
@@ -65,7 +65,7 @@ class Admission:
 
     @asynccontextmanager
     async def looking_up(self, address: str) -> AsyncIterator[None]:
-        """Wait until few others of that address are being looked up."""
+        """Wait until few other callers at that address are being looked up."""
         key = counted_address(address)
         semaphore, users = self._lookups.setdefault(key, (asyncio.Semaphore(_LOOKUPS_MAX), []))
         users.append(None)
@@ -78,7 +78,7 @@ class Admission:
                 self._lookups.pop(key, None)
 
     def admit(self, request: Request, caller: Principal, use: Use) -> Account:
-        """Take a request, page or stream from its caller's account until its answer has ended.
+        """Charge a request, page or stream to its caller's account until its response has ended.
 
         Raises:
             BudgetExceeded: The account has no room for it.
@@ -98,7 +98,7 @@ class Admission:
         holds = _holds(request)
         holds.callback(account.give_back, use)
         if use is Use.WATCHES and caller.role is Role.HOST and connection is not None:
-            # An endpoint that has lost its connection comes back before we know that the old one is dead.
+            # An endpoint that has lost its connection reconnects before we know that the old connection is dead.
             account.watches[holds] = connection.end
             holds.callback(account.watches.pop, holds, None)
         return account
@@ -107,12 +107,12 @@ class Admission:
         """Count a change.
 
         Raises:
-            BudgetExceeded: There were too many in the last minute.
+            BudgetExceeded: There were too many changes in the last minute.
         """
         self._check(request, account, account.count(Use.CHANGES, uptime_s()))
 
     def hold_body(self, request: Request, account: Account, size_bytes: int) -> None:
-        """So many bytes more of a body are held until the answer has ended.
+        """Charge more bytes of a request body to the account until the response has ended.
 
         Raises:
             BudgetExceeded: The account has no room for them.
@@ -121,7 +121,7 @@ class Admission:
         _holds(request).callback(account.give_back, Use.BODY_BYTES, size_bytes)
 
     def tell(self, now_s: float) -> None:
-        """Write into the log who has met limits; a line a minute."""
+        """Log the callers that have met limits, at most one line per minute."""
         told = self._tally.due(now_s)
         if told is not None:
             _log.warning(
@@ -137,13 +137,13 @@ class Admission:
         self.throttle.note_unknown(credential_of(request.scope["headers"]), address, uptime_s())
 
     def refuse_unread(self, headers: Iterable[tuple[bytes, bytes]], method: str, path: str, address: str) -> bool:
-        """Return whether a request is to be refused unread, because too many of the same sender were refused.
+        """Return True if a request is to be refused unread because too many requests of its sender were refused.
 
         Args:
-            headers: Of the request.
-            method: Of the request.
-            path: Of the request, without its query.
-            address: Where it comes from.
+            headers: Request headers.
+            method: Request method.
+            path: Request path, without the query.
+            address: Source address.
         """
         who = self.throttle.refuse_unread(credential_of(headers), use_of(method, path), address, uptime_s())
         if who is not None:
@@ -163,7 +163,7 @@ class Admission:
 
 
 def _replace_oldest(account: Account) -> None:
-    """Make room for another watch of a host, where its oldest can be ended."""
+    """Make room for another watch of a host by ending its oldest one, if that can be ended."""
     if account.used[Use.WATCHES] >= account.budget.watches_max and account.watches:
         holds, end = account.watches.popitem(last=False)
         assert isinstance(holds, ExitStack)  # noqa: S101 - see `Admission.admit`
@@ -172,6 +172,6 @@ def _replace_oldest(account: Account) -> None:
 
 
 def _holds(request: Request) -> ExitStack:
-    """What is given back when the answer has ended; the gate closes it."""
+    """Return the stack of charges to give back when the response has ended; the gate closes it."""
     found: ExitStack = request.state.holds
     return found

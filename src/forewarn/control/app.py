@@ -1,4 +1,4 @@
-"""The control API, put together: routes, one shape of errors, limits."""
+"""FastAPI app of the control API: routes, error responses, limits."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def make_control_app(context: Context, telemetry: TelemetryConfig | None = None) -> FastAPI:
-    """The control API over the parts of a service.
+    """Build the control API of a service.
 
     Args:
-        context: The parts.
-        telemetry: What FastAPI is to be told for the spans of requests; None: nothing.
+        context: Parts of the service.
+        telemetry: FastAPI's configuration for request spans; None for no telemetry.
     """
     app = FastAPI(
         title="Forewarn",
@@ -93,7 +93,7 @@ def make_control_app(context: Context, telemetry: TelemetryConfig | None = None)
     app.state.context = context
     check_routes(route for module in _ROUTERS for route in module.router.routes)
     for module in _ROUTERS:
-        # Here, so that no route can do without it; those of health ask nobody on loopback.
+        # Added here so that no route can omit it. Health routes check the caller themselves, except on loopback.
         app.include_router(module.router, dependencies=[] if module is health else [Depends(check_caller)])
     app.add_exception_handler(ForewarnError, answer_error)  # type: ignore[arg-type] # the handler takes the subclass
     app.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type] # as above
@@ -105,7 +105,7 @@ def make_control_app(context: Context, telemetry: TelemetryConfig | None = None)
 
 
 def _add_description(app: FastAPI) -> None:
-    """Add the route of the OpenAPI document, which takes a second to make: not in the event loop, and once."""
+    """Add the route of the OpenAPI document, which takes a second to build: once, and off the event loop."""
     making = asyncio.Lock()
 
     async def describe(_request: Request) -> Response:
@@ -137,5 +137,5 @@ async def _http(request: Request, error: HTTPException) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     _log.error("a request raised", path=request.url.path, exc_info=error)
     message = "an unexpected error; the log of the service has it"
-    # Starlette raises the error once more after this answer, and uvicorn ends the connection then.
+    # Starlette raises the error again after this response, and uvicorn then ends the connection.
     return error_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "server_error", message, connection="close")

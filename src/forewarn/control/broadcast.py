@@ -1,8 +1,8 @@
 """New ledger entries, read once from the store and shared by every stream and live page of this process.
 
-Each stream used to ask the database at each change, so that the streams of one tenant slowed down everybody. Now the
-first that wakes reads what is new, and the others take it from here. The newest entries are kept; a stream that is
-further behind reads the store itself, and a few of those at a time share the readers.
+If each stream queried the database at each change, the streams of one tenant would slow down everyone else. Instead the
+first stream that wakes reads the new entries, and the others take them from here. Only the newest entries are kept. A
+stream that is further behind reads the store itself; `_CATCH_UPS_MAX` limits how many do so at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["EntryBroadcast", "SharedEntry", "encode_entry"]
 _BATCH_ENTRIES = 500
 _KEPT_ENTRIES_MAX = 2000
 _CATCH_UPS_MAX = 1
-"""Streams that may read the store at the same time because they are far behind; there are two readers."""
+"""Number of streams that may catch up from the store at the same time; the store has two readers."""
 
 _PAUSE_PER_STREAM_S = 0.001
 _PAUSE_S_MAX = 1.0
@@ -36,7 +36,7 @@ FindVm = Callable[[str], tuple[VirtualMachine, Scope | None] | None]
 
 @dataclass(slots=True)
 class SharedEntry:
-    """A ledger entry with what decides who may see it, and its encoded form, made once for each kind of viewer.
+    """A ledger entry, the maintenance that decides who may see it, and its encoding for each kind of viewer.
 
     Attributes:
         entry: The entry.
@@ -48,14 +48,14 @@ class SharedEntry:
     _encoded: dict[Principal | None, str] = field(default_factory=dict)
 
     def is_for(self, caller: Principal, selection: Selection, find_vm: FindVm) -> bool:
-        """Return whether the caller may see the entry and asked for it."""
+        """Return True if the caller may see the entry and has asked for it."""
         if selection != EVERYTHING and not takes_entry(selection, self.entry, self.maintenance):
             return False
         owned = caller.owned
         return owned is None or owned.has_entry(self.entry, self.maintenance, find_vm, selection)
 
     def encoded_for(self, caller: Principal) -> str:
-        """Return the entry as a server-sent event, without what the caller may not see."""
+        """Return the entry as a server-sent event, without anything the caller may not see."""
         viewer = None if caller.owned is None else caller
         encoded = self._encoded.get(viewer)
         if encoded is None:
@@ -64,23 +64,23 @@ class SharedEntry:
 
 
 def encode_entry(caller: Principal, entry: Entry) -> str:
-    """Encode one entry as a server-sent event, without what the caller may not see."""
+    """Encode one entry as a server-sent event, without anything the caller may not see."""
     shown = EntryOut.of(caller.shown_entry(entry))
     return f"id: {entry.sequence}\nevent: {entry.kind}\ndata: {shown.model_dump_json()}\n\n"
 
 
 class EntryBroadcast:
-    """Reads new ledger entries once, for everybody who follows them.
+    """Reads new ledger entries once for all streams and live pages.
 
     Args:
-        engine: Reads the store, and knows the VMs of today.
+        engine: Reads the store, and knows the VMs that are declared now.
 
     Attributes:
-        position: Number of the change up to which entries have been read; 0 before the first read.
-        revocations: Number of revoked tokens among them: when it grows, streams check their tokens.
+        position: Sequence number up to which entries have been read; 0 before the first read.
+        revocations: Number of revoked tokens among them; when it grows, streams check their tokens.
         reads: Number of reads of the store for new entries, for tests and measurements.
-        streams: Number of streams that are open.
-        catching_up: Limits the streams that read the store themselves at the same time.
+        streams: Number of open streams.
+        catching_up: Limit on the streams that read the store themselves at the same time.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -97,19 +97,19 @@ class EntryBroadcast:
 
     @property
     def pause_s(self) -> float:
-        """Time a stream waits after a change, so that changes that follow each other closely are sent together."""
+        """Time a stream waits after a change, so that changes in quick succession are sent together."""
         return min(self.streams * _PAUSE_PER_STREAM_S, _PAUSE_S_MAX)
 
     def find_vm(self, name: str) -> tuple[VirtualMachine, Scope | None] | None:
-        """Return a declared VM and its scope; None if there is none of that name."""
+        """Return a declared VM and its scope; None if no VM has that name."""
         caller = self._engine.identity.named(name)
         return None if caller is None else (caller.vm, caller.scope)
 
     async def refresh(self, changed: asyncio.Event) -> None:
-        """Read what is new, unless another caller has done so since that hint.
+        """Read new entries, unless another caller has done so since that hint.
 
         Args:
-            changed: The hint that is current now (`Context.changed`).
+            changed: The current hint (`Context.changed`).
         """
         async with self._lock:
             if changed is self._seen:
@@ -119,12 +119,12 @@ class EntryBroadcast:
                 if is_over:
                     break
                 is_over = await self._read_on()
-            if not is_over:  # nobody has followed for a long time: begin again at the present
+            if not is_over:  # there were no followers for a long time: restart at the present
                 await self._read_on(is_anew=True)
             self._seen = changed
 
     async def _read_on(self, *, is_anew: bool = False) -> bool:
-        """Read the next entries, or begin again at the present; return whether there are no more."""
+        """Read the next entries, or restart at the present; return True if there are no more."""
         since = self.position
 
         def read(reader: Reader) -> tuple[int, Sequence[Entry], dict[str, Maintenance], bool]:
@@ -151,10 +151,10 @@ class EntryBroadcast:
     def _restart(self, position: int) -> None:
         self._kept.clear()
         self.position = self._kept_from = position
-        self.revocations += 1  # nobody knows which tokens were revoked meanwhile
+        self.revocations += 1  # tokens may have been revoked in the entries that were skipped
 
     def since(self, position: int) -> Iterator[SharedEntry] | None:
-        """Return the entries after that position, oldest first; None if some of them are no longer kept here."""
+        """Return the entries after a position, oldest first; None if some of them are no longer kept."""
         if position < self._kept_from:
             return None
         found: list[SharedEntry] = []

@@ -1,4 +1,4 @@
-"""`/v1/clock`: what time the service has, and moving a virtual clock."""
+"""`/v1/clock`: time of the service, and advancing a virtual clock."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _shown(context: Context) -> ClockOut:
 
 @router.get("")
 async def show(context: ContextOf, _actor: Actor) -> ClockOut:
-    """The service's time."""
+    """Show the service's time."""
     return _shown(context)
 
 
 @router.post("/confirm")
 async def confirm(context: ContextOf, actor: Actor, body: ClockConfirmationIn | None = None) -> ClockOut:
-    """Trust a clock that has jumped: what is due by the time that it shows now starts."""
+    """Confirm a clock that has jumped: everything that is due at its present time starts."""
     await context.engine.confirm_clock(actor=actor, reason=None if body is None else body.reason)
     context.scheduler.wake()
     return _shown(context)
@@ -39,7 +39,7 @@ async def confirm(context: ContextOf, actor: Actor, body: ClockConfirmationIn | 
 
 @router.post("/advance")
 async def advance(context: ContextOf, actor: Actor, key: IdempotencyKey, body: ClockIn) -> ClockOut:
-    """Move a virtual clock forward, carrying out every deadline on the way in order."""
+    """Advance a virtual clock, carrying out every deadline on the way in order."""
     by = timedelta(seconds=body.by_s)
     if not await context.engine.is_done(key):
         await context.scheduler.advance(by)

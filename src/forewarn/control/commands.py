@@ -1,7 +1,7 @@
-"""What callers ask of maintenances and events, whether through the API or the dashboard.
+"""Commands on maintenances and events, shared by the API and the dashboard.
 
-The engine decides. Here stands what comes before it for a tenant: what it does not own does not exist for it, and no
-error tells it of others.
+The engine decides. This module adds the checks for tenants that come before: to a tenant, objects it does not own do
+not exist, and no error reveals other tenants.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ __all__ = ["approve", "cancel", "defer", "extend"]
 async def approve(context: Context, caller: Principal, event_ids: Iterable[str]) -> dict[str, str]:
     """Approve events for their VMs (X6).
 
-    Those that can be are approved, even when others are unknown or left to others by a policy.
+    Approves as many as possible, even if others are unknown or a policy leaves their approval to another party.
 
     Returns:
-        ``approved``, ``unchanged``, ``unknown`` or ``refused`` for each id, in capitals, in the order given.
+        ``approved``, ``unchanged``, ``unknown`` or ``refused`` for each id; ids in upper case, in the order given.
     """
     wanted = list(dict.fromkeys(event_id.upper() for event_id in event_ids))
     outcomes: dict[str, str] = {}
     owned = caller.owned
-    if owned is not None:  # what is foreign gets no further than what never was
+    if owned is not None:  # events of other tenants are answered exactly like events that never existed
         known = await context.engine.read(lambda reader: reader.owned_events(wanted, owned))
         outcomes = dict.fromkeys((i for i in wanted if i not in known), "unknown")
     while len(outcomes) < len(wanted):
         left = [i for i in wanted if i not in outcomes]
         result = await context.engine.approve(left, Approver(actor=caller.actor))
-        # With one that cannot be approved none was: the others are tried again.
+        # The engine approves all or none, so retry without the ids that it rejected.
         outcomes |= dict.fromkeys(result.unknown, "unknown") | dict.fromkeys(result.refused, "refused")
         outcomes |= dict.fromkeys(result.approved, "approved") | dict.fromkeys(result.unchanged, "unchanged")
     return {event_id: outcomes[event_id] for event_id in wanted}
@@ -48,19 +48,19 @@ async def approve(context: Context, caller: Principal, event_ids: Iterable[str])
 async def cancel(
     context: Context, caller: Principal, maintenance_id: str, *, reason: str | None, key: Key | None = None
 ) -> Maintenance:
-    """Take back a queued or scheduled maintenance; a tenant, what a tenant asked for.
+    """Cancel a queued or scheduled maintenance; tenants can cancel only those that a tenant requested.
 
     Raises:
-        NotFound: There is none of that id, or it is for none of the caller's VMs.
-        Forbidden: A tenant would take back what is the platform's.
-        Conflict: Its state does not allow it.
+        NotFound: No maintenance has that id, or it affects none of the caller's VMs.
+        Forbidden: The caller is a tenant and the maintenance is the platform's, or affects VMs of others too.
+        Conflict: The state of the maintenance does not allow it.
     """
     if caller.owned is not None:
         await _check_asked_by_tenant(context, caller, maintenance_id)
     return await context.engine.cancel(maintenance_id, actor=caller.actor, reason=reason, key=key)
 
 
-async def defer(  # noqa: PLR0913 - those of the engine's command
+async def defer(  # noqa: PLR0913 - the parameters of the engine's command
     context: Context,
     caller: Principal,
     maintenance_id: str,
@@ -70,10 +70,10 @@ async def defer(  # noqa: PLR0913 - those of the engine's command
     reason: str | None = None,
     key: Key | None = None,
 ) -> Maintenance:
-    """Put a scheduled maintenance to a later moment, up to its latest start; see `core.moving.defer` for its errors.
+    """Defer a scheduled maintenance, up to its latest start; see `core.moving.defer` for further errors.
 
     Raises:
-        NotFound: It is for none of the caller's VMs.
+        NotFound: The maintenance affects none of the caller's VMs.
     """
     if caller.owned is not None:
         await _own_names(context, caller.owned, maintenance_id)
@@ -83,7 +83,7 @@ async def defer(  # noqa: PLR0913 - those of the engine's command
         )
 
 
-async def extend(  # noqa: PLR0913 - those of the engine's command
+async def extend(  # noqa: PLR0913 - the parameters of the engine's command
     context: Context,
     caller: Principal,
     maintenance_id: str,
@@ -93,11 +93,11 @@ async def extend(  # noqa: PLR0913 - those of the engine's command
     reason: str | None = None,
     key: Key | None = None,
 ) -> Maintenance:
-    """Give who prepares a little more time, as its policy grants; see `core.moving.extend` for its errors.
+    """Give a tenant the extra time to prepare that its policy grants; see `core.moving.extend` for further errors.
 
     Raises:
-        NotFound: It is for none of the caller's VMs.
-        InvalidRequest: A tenant asks for somebody else, or does not say for which of its names.
+        NotFound: The maintenance affects none of the caller's VMs.
+        InvalidRequest: The caller is a tenant and names another tenant, or has several names and gives none.
     """
     if caller.owned is not None:
         tenant = _own_name(tenant, await _own_names(context, caller.owned, maintenance_id), maintenance_id)
@@ -108,11 +108,11 @@ async def extend(  # noqa: PLR0913 - those of the engine's command
 
 
 async def _check_asked_by_tenant(context: Context, caller: Principal, maintenance_id: str) -> None:
-    """See that it is for the caller's VMs alone, and that who asked for it was a tenant, who then owned them.
+    """Check that a maintenance affects only the caller's VMs, and that a tenant, then their owner, requested it.
 
     Raises:
-        NotFound: It is for none of them.
-        Forbidden: It is the platform's.
+        NotFound: The maintenance affects none of the caller's VMs.
+        Forbidden: The maintenance is the platform's, or affects VMs of others too.
     """
 
     def read(reader: Reader) -> tuple[Maintenance | None, bool]:
@@ -131,10 +131,10 @@ async def _check_asked_by_tenant(context: Context, caller: Principal, maintenanc
 
 
 async def _own_names(context: Context, owned: Owned, maintenance_id: str) -> list[str]:
-    """Names of the tenant's scopes and lone VMs that a maintenance hits.
+    """Return the names of the tenant's scopes and standalone VMs that a maintenance affects.
 
     Raises:
-        NotFound: It hits none of them.
+        NotFound: The maintenance affects none of them.
     """
     found = await context.engine.read(lambda reader: reader.maintenance(maintenance_id, owned))
     if found is None:
@@ -143,10 +143,10 @@ async def _own_names(context: Context, owned: Owned, maintenance_id: str) -> lis
 
 
 def _own_name(named: str | None, names: list[str], maintenance_id: str) -> str:
-    """For which of its names a tenant asks.
+    """Return the name for which a tenant asks.
 
     Raises:
-        InvalidRequest: For none of its own, or it does not say.
+        InvalidRequest: The name is not one of the tenant's, or it has several and gives none.
     """
     if named is None and len(names) == 1:
         return names[0]
@@ -158,7 +158,7 @@ def _own_name(named: str | None, names: list[str], maintenance_id: str) -> str:
 
 @contextmanager
 def _told_to(caller: Principal) -> Iterator[None]:
-    """Whose quiet hours are in the way is not told to a tenant: they may be a neighbour's."""
+    """Hide from tenants whose quiet hours are in the way: they may be another tenant's."""
     try:
         yield
     except QuietHoursConflict:

@@ -1,4 +1,4 @@
-"""What every route may use, and what FastAPI hands to it."""
+"""Context shared by all routes, and the dependencies that FastAPI injects."""
 
 from __future__ import annotations
 
@@ -58,36 +58,37 @@ _KEY_LENGTH_MAX = 200
 
 
 async def _nothing() -> None:
-    """There is no other process."""
+    """Do nothing: there is no other process to query."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """The parts of the service that the control API works with.
+    """Parts of the service that the control API uses.
 
     Attributes:
-        admission: Says how much of the service each caller may use at a time.
-        body_size_bytes_max: Largest request body.
-        page_size_max: Most items in one page.
-        request_vms_max: Most hosts or VMs in one request.
-        journal: What VMs asked lately.
-        limits_met: Who met a limit of the metadata endpoint.
-        look: Takes over what another process that answers VMs has counted and written into the journal.
-        notifier: Tells subscribers.
-        has_faults: Whether operators may inject faults.
-        may_run_commands: Whether a rollout may name a command that is run here.
-        refusals: Counts calls that were refused.
-        refused: Tells the ledger of them.
-        token_lifetime, token_lifetime_max: Of a token of a person: unless it is said, and at most.
-        token_names_max: Scopes and VMs of a token.
-        session_lifetime: Of a log-in to the dashboard.
-        removals: How much an inventory may remove without confirmation.
-        is_stopping: Set when the service stops; streams end.
-        verifying: Held while the ledger is verified, which is done once at a time.
-        changed: Set, and replaced, at each change of the ledger: a hint for streams.
+        is_open: True if the control address is on loopback, where health routes need no token.
+        admission: Limits on how much of the service each caller may use at a time.
+        body_size_bytes_max: Maximum size of a request body.
+        page_size_max: Maximum number of items in one page.
+        request_vms_max: Maximum number of hosts and VMs in one request.
+        journal: Recent requests of VMs.
+        limits_met: Callers that met a limit of the metadata endpoint.
+        look: Fetches the counts and journal entries of the other process that answers VMs, if there is one.
+        notifier: Sends notifications to subscribers.
+        has_faults: True if operators may inject faults.
+        may_run_commands: True if a rollout may name a command that is run here.
+        refusals: Counts of refused calls.
+        refused: Writes refused calls into the ledger.
+        token_lifetime, token_lifetime_max: Default and maximum lifetime of a person's token.
+        token_names_max: Maximum number of scopes and VMs of a token.
+        session_lifetime: Maximum duration of a dashboard session.
+        removals: Limit on the VMs that an inventory may remove without confirmation.
+        is_stopping: Set when the service stops; streams then end.
+        verifying: Lock held while the ledger is verified: one verification at a time.
+        changed: Hint for streams, set and replaced at each change of the ledger.
         entries: New ledger entries, read once for all streams.
         parser: Reads inventories.
-        listing: Held while the request journal is listed.
+        listing: Lock held while the request journal is listed.
     """
 
     engine: Engine
@@ -124,11 +125,11 @@ class Context:
     listing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        """Make the parts that follow from the others."""
+        """Create the parts that are derived from others."""
         self.entries = EntryBroadcast(self.engine)
 
     def stop(self) -> None:
-        """The service stops: every stream ends."""
+        """End every stream because the service stops."""
         self.is_stopping.set()
         self.changed.set()
 
@@ -151,13 +152,13 @@ BEARER = HTTPBearer(
     description="The operator's token, from the state folder of the service; or one that an operator has made; or, "
     "where an issuer is set, one that it has signed.",
 )
-"""How tokens are sent, for the description of the API."""
+"""Security scheme of the API in its OpenAPI document."""
 
 
 async def check_caller(
     context: ContextOf, request: Request, _declared: Annotated[object, Security(BEARER)]
 ) -> Principal:
-    """Who calls; every route but those of health has this in front of it."""
+    """Return the caller if they may call the route; every route but the health routes depends on this."""
     return await admit(context, request)
 
 
@@ -172,7 +173,7 @@ Actor = Annotated[str, Depends(_actor)]
 
 
 async def _host_caller(caller: Caller, name: str) -> Principal:
-    """Raises Forbidden for a host that speaks for another one."""
+    """Return the caller; raise Forbidden if a host's token is used for another host."""
     if caller.role is Role.HOST and caller.host != name:
         msg = f"this token is that of host {caller.host!r}"
         raise Forbidden(msg)
@@ -180,7 +181,7 @@ async def _host_caller(caller: Caller, name: str) -> Principal:
 
 
 HostCaller = Annotated[Principal, Depends(_host_caller)]
-"""Who calls a route about one host, where that host's own token may."""
+"""Caller of a route about one host, which that host's own token may call too."""
 
 
 async def _host_actor(caller: HostCaller) -> str:
@@ -211,7 +212,7 @@ IdempotencyKey = Annotated[Key | None, Depends(_key)]
 
 
 async def is_still_known(context: Context, caller: Principal) -> bool:
-    """Whether the token with which a stream began is neither revoked nor expired by now."""
+    """Return True if the token that a stream began with is neither revoked nor expired."""
     now = context.clock.now()
     if caller.token_id is not None:
         return await context.engine.is_token_taken(caller.token_id, now)
@@ -219,7 +220,7 @@ async def is_still_known(context: Context, caller: Principal) -> bool:
 
 
 def missing(name: str, kind: str) -> NotFound:
-    """There is none of that name; the same words where there is one that belongs to others."""
+    """Return the NotFound error for a name; the same message if the object exists but belongs to others."""
     msg = f"{kind} {name!r} does not exist: see 'forewarn {kind} list'"
     return NotFound(msg, **{"id" if kind == "maintenance" else kind: name})
 
@@ -227,14 +228,14 @@ def missing(name: str, kind: str) -> NotFound:
 def reader_maintenances(
     context: Context, reader: Reader, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
 ) -> list[MaintenanceOut]:
-    """Maintenances with their events, as that caller may see them."""
+    """Return maintenances with their events, as that caller may see them."""
     return _shown(context, caller, maintenances, reader.events_of(m.id for m in maintenances))
 
 
 async def show_all(
     context: Context, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
 ) -> list[MaintenanceOut]:
-    """What commands answered, with the events."""
+    """Return the maintenances that a command returned, with their events."""
     ids = [m.id for m in maintenances]
 
     def read(reader: Reader) -> dict[str, list[Event]]:
@@ -257,10 +258,10 @@ def _shown(
 
 
 async def show(context: Context, maintenance_id: str, caller: Principal = FILE_OPERATOR) -> MaintenanceOut:
-    """One maintenance as it is now.
+    """Return one maintenance in its current state.
 
     Raises:
-        NotFound: There is none of that id.
+        NotFound: No maintenance of the caller has that id.
     """
 
     def read(reader: Reader) -> MaintenanceOut | None:

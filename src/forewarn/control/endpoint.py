@@ -1,4 +1,4 @@
-"""`/v1/hosts/NAME/watch` and what else the endpoint on a host asks of a control plane."""
+"""`/v1/hosts/NAME/watch` and the other routes that the endpoint on a host calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/v1/hosts/{name}", tags=["host"])
 
 _ALIVE_S = 5.0
 _LOOK_S = 60.0
-"""How often it is looked whether the token of a watcher is still taken."""
+"""Interval between checks of a watcher's token."""
 
 _NAMES_MAX = 10_000
 
@@ -38,7 +38,7 @@ class _In(BaseModel):
 
 
 class ApprovalIn(_In):
-    """What a VM of the host has approved."""
+    """Approvals that a VM of the host has given."""
 
     vm: Annotated[str, Field(max_length=128)]
     event_ids: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=1000)]
@@ -47,7 +47,7 @@ class ApprovalIn(_In):
 
 
 class ApprovalOut(BaseModel):
-    """What came of it, by event id."""
+    """Outcome of each approval, as lists of event ids."""
 
     unknown: list[str]
     approved: list[str]
@@ -56,19 +56,19 @@ class ApprovalOut(BaseModel):
 
 
 class AskedIn(_In):
-    """When VMs of the host asked last; the first question of a scope enables the service for it (R67, R69)."""
+    """Time of the last request of VMs of the host; a scope's first request enables the service for it (R67, R69)."""
 
     vms: Annotated[dict[Annotated[str, Field(max_length=128)], datetime], Field(max_length=_NAMES_MAX)]
 
 
 class AskedOut(BaseModel):
-    """How many scopes of those VMs were enabled by it."""
+    """Number of scopes that this enabled."""
 
     enabled: int
 
 
 class TokenOut(BaseModel):
-    """A token of a host; the token itself is shown once, when it is made."""
+    """A token of a host; the token itself is shown only once, when it is created."""
 
     id: str
     host: str
@@ -78,7 +78,7 @@ class TokenOut(BaseModel):
 
     @classmethod
     def of(cls, token: Token, word: str | None = None) -> TokenOut:
-        """As the API shows it."""
+        """Return the API's form of a token."""
         host = token.host or token.name
         return cls(id=token.id, host=host, created_at=token.created_at, revoked_at=token.revoked_at, token=word)
 
@@ -93,15 +93,15 @@ _LINES: dict[int | str, dict[str, Any]] = {
 
 @router.get("/watch", response_class=StreamingResponse, responses=_LINES)
 async def watch(context: ContextOf, caller: Caller, _actor: HostActor, name: str) -> Response:
-    """The documents of a host's VMs: all of them, and then each that changes; with a line every five seconds."""
+    """Stream the documents of a host's VMs: all of them, then each that changes; a line at least every 5 seconds."""
     return _Lines(context, context.hub.watch(name), caller)
 
 
 class _Lines(Response):
-    """What a watcher hears, until it goes or the service stops.
+    """Stream of lines to one watcher, until it disconnects or the service stops.
 
-    Thousands hold one of these, and all may be woken at once: there is no task for a wait, and no generator, of which
-    nobody could say that it was begun.
+    There may be thousands of these, all woken at once, so waiting creates no task. A generator is avoided too: if it
+    were never started, its cleanup would not run.
     """
 
     media_type = "application/x-ndjson"
@@ -138,7 +138,7 @@ class _Lines(Response):
         return await is_still_known(self._context, self._caller)
 
     async def _next(self) -> bytes:
-        """What there is to tell; nothing, when it was woken for another reason."""
+        """Wait for the next lines to send; empty if woken for another reason."""
         changes = self._watch.take()
         if changes is None:
             return state_line(self._context.hub.state(self._watch))
@@ -154,7 +154,7 @@ async def _gone(receive: Receive) -> None:
 
 @router.post("/approvals")
 async def approve(context: ContextOf, _actor: HostActor, name: str, body: ApprovalIn) -> ApprovalOut:
-    """A VM of the host approves; when this is answered, it is on disk."""
+    """Approve events for a VM of the host; approvals are on disk when the response is sent."""
     vm = _vm_of(context, name, body.vm)
     approver = Approver(
         actor=f"vm:{vm.name}",
@@ -164,8 +164,8 @@ async def approve(context: ContextOf, _actor: HostActor, name: str, body: Approv
         api_version=body.api_version or None,
     )
     approval = await context.engine.approve(body.event_ids, approver)
-    # What a policy refuses is among the unknown too: an endpoint of the version before, which does not know the word,
-    # would answer 200 for it.
+    # Refused ids are listed as unknown too: an endpoint of the previous version does not know `refused` and would
+    # answer 200 for them.
     return ApprovalOut(
         unknown=[*approval.unknown, *approval.refused],
         approved=list(approval.approved),
@@ -176,7 +176,7 @@ async def approve(context: ContextOf, _actor: HostActor, name: str, body: Approv
 
 @router.post("/requests")
 async def asked(context: ContextOf, _actor: HostActor, name: str, body: AskedIn) -> AskedOut:
-    """VMs of the host have asked: the service is enabled for their scopes, and goes on being so."""
+    """Record requests of VMs of the host: the service is enabled for their scopes, and stays so."""
     now = context.clock.now()
     enabled = 0
     for vm_name, moment in body.vms.items():
@@ -185,16 +185,16 @@ async def asked(context: ContextOf, _actor: HostActor, name: str, body: AskedIn)
         if not channel.is_enabled:
             await context.engine.enable(channel.key, vm.scope)
             enabled += 1
-        latest = min(moment, now)  # nobody has asked in the future, whatever the host's clock shows
+        latest = min(moment, now)  # the host's clock may be ahead
         channel.asked_at = latest if channel.asked_at is None else max(channel.asked_at, latest)
     return AskedOut(enabled=enabled)
 
 
 def _vm_of(context: Context, host: str, name: str) -> VirtualMachine:
-    """A VM, if it runs on that host.
+    """Return a VM that runs on a host.
 
     Raises:
-        Forbidden: It does not, or there is none of that name: a host is told nothing of other hosts' VMs.
+        Forbidden: No VM of that name runs there; the error does not reveal whether another host runs one.
     """
     vm = next((vm for vm in context.engine.identity.vms_of(host) if vm.name == name), None)
     if vm is None:
@@ -208,19 +208,19 @@ def _vm_of(context: Context, host: str, name: str) -> VirtualMachine:
 
 @router.post("/tokens", status_code=201)
 async def create_token(context: ContextOf, actor: Actor, name: str) -> TokenOut:
-    """A token for the endpoint on that host; it is shown this once."""
+    """Create a token for the endpoint on that host; it is shown only this once."""
     token, word = await context.engine.create_host_token(name, actor=actor)
     return TokenOut.of(token, word)
 
 
 @router.get("/tokens")
 async def list_tokens(context: ContextOf, _actor: Actor, name: str) -> PageOut[TokenOut]:
-    """The host's tokens, oldest first."""
+    """List the host's tokens, oldest first."""
     found = await context.engine.read(lambda reader: reader.tokens(name))
     return PageOut(items=[TokenOut.of(token) for token in found], next=None)
 
 
 @router.delete("/tokens/{token_id}")
 async def revoke_token(context: ContextOf, actor: Actor, name: str, token_id: str) -> TokenOut:
-    """From now on that token is not taken any more; who watches with it is cut off within a minute."""
+    """Revoke a token; watchers that use it are disconnected within a minute."""
     return TokenOut.of(await context.engine.revoke_host_token(name, token_id, actor=actor))

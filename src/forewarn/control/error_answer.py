@@ -1,4 +1,4 @@
-"""The one shape of errors, and what goes with some of them: headers, and an entry in the ledger."""
+"""Error responses, with the headers and ledger entries that some errors need."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["answer_error", "error_answer"]
 def error_answer(
     status: int, code: str, message: str, details: dict[str, Any] | None = None, **headers: str
 ) -> Response:
-    """An answer in the one shape that errors have."""
+    """Return a response in the format that all errors share."""
     content = {"error": {"code": code, "message": message, "details": details or {}}}
-    # Escaped: a message may quote what cannot be said in UTF-8, such as half a surrogate pair.
+    # `json.dumps` escapes to ASCII: a message may quote text that UTF-8 cannot encode, such as a lone surrogate.
     return Response(
         json.dumps(content, separators=(",", ":")), status_code=status, headers=headers, media_type="application/json"
     )
 
 
 async def answer_error(request: Request, error: ForewarnError) -> Response:
-    """The answer for an error of ours; refused calls are noted for the ledger."""
+    """Return the response for an error of ours; refused calls are noted for the ledger."""
     headers = {"www-authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
     if "retry_after_s" in error.details:
         headers["retry-after"] = str(math.ceil(error.details["retry_after_s"]))

@@ -1,4 +1,4 @@
-"""`/v1/events`: the events that VMs see, and approving them for the VMs."""
+"""`/v1/events`: events that VMs see, and approving them for the VMs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MULTI_STATUS = 207
 _STATES = {status: [state for state, shown in EVENT_STATUS.items() if shown is status] for status in EventStatus} | {
     EventStatus.WITHDRAWN: [MaintenanceState.SCHEDULED, MaintenanceState.STARTED]
 }
-"""In which states a maintenance may be whose events have that status."""
+"""States that a maintenance may be in if its events have that status."""
 _STATUSES = {"unknown": 404, "refused": 409}
 
 
@@ -39,11 +39,11 @@ async def list_events(  # noqa: PLR0913 - a query parameter each
     after: Annotated[str | None, Query(max_length=32)] = None,
     limit: Annotated[int, Query(ge=1)] = 100,
 ) -> PageOut[EventOut]:
-    """Events, newest maintenance first. A page holds the events of `limit` maintenances.
+    """List events, newest maintenance first. A page holds the events of `limit` maintenances.
 
-    Those that are over are left out, unless a status, `since`, `until` or `all` asks for them. Of a maintenance of
-    many VMs the events are shown that name one of the VM, scope or host that is asked for. A page may be empty while
-    `next` says that there is more to look through.
+    Events of finished maintenances are left out unless `status`, `since`, `until` or `all` is given. With `vm`, `scope`
+    or `host`, only the events of a maintenance that name it are listed. A page may be empty although `next` is set;
+    there may be more on the next page.
     """
     states: set[MaintenanceState] = {state for each in status or () for state in _STATES[each]}
     if not (status or all_states or chosen.since or chosen.until):
@@ -75,7 +75,7 @@ _RESULTS: dict[int | str, dict[str, Any]] = {
 async def approve(context: ContextOf, caller: Caller, body: ApprovalIn, response: Response) -> ApprovalsOut:
     """Approve events on behalf of their VMs (X6).
 
-    Those that can be are approved, even when others are unknown or left to others by a policy.
+    Approves as many as possible, even if others are unknown or a policy leaves their approval to another party.
     """
     outcomes = await commands.approve(context, caller, body.event_ids)
     items = [ApprovalOut(event_id=i, status=_STATUSES.get(o, 200), outcome=o) for i, o in outcomes.items()]

@@ -1,4 +1,4 @@
-"""`/v1/faults`: have things go wrong on purpose, to see what clients make of it."""
+"""`/v1/faults`: fault injection, to test how clients cope."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/faults", tags=["fault"])
 
 
 def _check_allowed(context: Context) -> None:
-    """Raises Forbidden unless the service was started for it: nobody should do this by mistake to VMs that matter."""
+    """Raise Forbidden unless the service was started with fault injection, to protect VMs in production."""
     if not context.has_faults:
         msg = "this service injects no faults: start it with --fault-injection"
         raise Forbidden(msg)
@@ -24,13 +24,13 @@ def _check_allowed(context: Context) -> None:
 
 @router.get("")
 async def list_faults(context: ContextOf, _actor: Actor) -> PageOut[FaultOut]:
-    """Faults in force, oldest first."""
+    """List the active faults, oldest first."""
     return PageOut(items=[FaultOut.of(fault) for fault in context.engine.faults.all])
 
 
 @router.post("", status_code=201)
 async def inject(context: ContextOf, actor: Actor, body: FaultIn) -> FaultOut:
-    """Inject a fault, for some VMs or all, for a number of requests, for a time, or until it is cleared."""
+    """Inject a fault for some or all VMs; it lasts for a number of requests, for a time, or until it is cleared."""
     _check_allowed(context)
     fault = await context.engine.inject(
         body.kind,
@@ -47,11 +47,11 @@ async def inject(context: ContextOf, actor: Actor, body: FaultIn) -> FaultOut:
 
 @router.delete("/{fault_id}")
 async def clear(context: ContextOf, actor: Actor, fault_id: int) -> ClearedOut:
-    """End one fault."""
+    """Clear one fault."""
     return ClearedOut(count=await context.engine.clear_faults(fault_id, actor=actor))
 
 
 @router.delete("")
 async def clear_all(context: ContextOf, actor: Actor) -> ClearedOut:
-    """End all faults."""
+    """Clear all faults."""
     return ClearedOut(count=await context.engine.clear_faults(actor=actor))

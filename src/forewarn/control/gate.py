@@ -1,8 +1,8 @@
-"""What every request passes before a route sees it.
+"""Checks that every request passes before it reaches a route.
 
-A request of another site is refused. Under `/v1` the caller has to be known before anything of a body is read: the
-route itself then answers who may not call it, and with what error. What a caller may use at a time is taken from their
-account. Elsewhere, where pages log people in, bodies are small.
+Requests from pages of other sites are refused. Under `/v1` no body is read until the caller is known; for an unknown
+caller the route itself returns the error. The request is charged to the caller's account. Elsewhere, where pages log
+people in, bodies are small.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _HSTS = (b"strict-transport-security", b"max-age=31536000")
 
 
 def is_cross_origin(headers: Headers) -> bool:
-    """Whether a browser says that a page of another site sends this."""
+    """Return True if the browser reports that a page of another site sent this request."""
     origin = headers.get("origin")
     return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
 
 
 class _TooLarge(Exception):
-    """A body is larger than it may be."""
+    """The body exceeds its size limit."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
@@ -53,7 +53,7 @@ class _TooLarge(Exception):
 
 
 class Gate:
-    """Stands before all routes of the control address.
+    """ASGI middleware in front of all routes of the control address.
 
     Args:
         app: The routes.
@@ -86,7 +86,7 @@ class Gate:
                 await refusal(scope, exchange.receive, exchange.send)
 
     async def _call(self, request: Request, exchange: _Exchange) -> None:
-        """A request to the API."""
+        """Handle a request to the API."""
         scope, admission = request.scope, self._context.admission
         _check_origin(request)
         caller = await self._identify(request)
@@ -103,7 +103,7 @@ class Gate:
         await self._app(scope, exchange.replayed(body), exchange.send)
 
     async def _visit(self, request: Request, exchange: _Exchange) -> None:
-        """A request to the dashboard, or to what looks after the service."""
+        """Handle a request to the dashboard or a health route."""
         scope = request.scope
         exchange.size_bytes_max = _FORM_SIZE_BYTES_MAX
         admission = self._context.admission
@@ -117,7 +117,7 @@ class Gate:
             await self._app(scope, exchange.receive, exchange.send)
 
     async def _identify(self, request: Request) -> Principal | None:
-        """Who calls; None: nobody who is known, as the route is going to find, too."""
+        """Return the caller; None if unknown, in which case the route raises the same error."""
         header = request.headers.get("authorization")
         async with self._context.admission.looking_up(source_address(request)):
             try:
@@ -151,12 +151,13 @@ def _check_origin(request: Request) -> None:
 
 
 class _Exchange:
-    """Both ways of a request: how much of its body is left, and what each answer has.
+    """A request and its response: limits the body, and adds headers to the response.
 
     Attributes:
-        size_bytes_max: Largest body.
-        drained_bytes_max: How much of a body that nobody wants is read before the connection ends: a client that is
-            still sending would not see the answer otherwise.
+        has_body: True if more of the body may follow.
+        size_bytes_max: Maximum size of the body.
+        drained_bytes_max: Maximum number of bytes of an unwanted body to read before the connection ends; a client that
+            is still sending would not see the response otherwise.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -171,10 +172,10 @@ class _Exchange:
         self._received_bytes = 0
 
     async def receive(self) -> Message:
-        """The next part of the body.
+        """Return the next part of the body.
 
         Raises:
-            _TooLarge: It is larger than it may be.
+            _TooLarge: The body exceeds its size limit.
         """
         message = await self._next()
         if self._received_bytes > self.size_bytes_max:
@@ -182,13 +183,13 @@ class _Exchange:
         return message
 
     async def receive_nothing(self) -> Message:
-        """As if there were no body; then whatever comes."""
+        """Return an empty body if there is one to read, otherwise the next message."""
         if self.has_body:
             return {"type": "http.request", "body": b"", "more_body": False}
         return await self._next()
 
     def replayed(self, messages: list[Message]) -> Receive:
-        """What has been read already, and then whatever comes."""
+        """Return a receive function that yields the messages already read, then the following ones."""
         waiting: Iterator[Message] = iter(messages)
 
         async def replay() -> Message:
@@ -198,7 +199,7 @@ class _Exchange:
         return replay
 
     async def send(self, message: Message) -> None:
-        """A part of the answer."""
+        """Send a part of the response; drain an unread body before the last one."""
         if message["type"] == "http.response.start":
             more = [_HSTS] if self._is_secure else []
             if self._has_more and all(name != b"connection" for name, _ in message.get("headers", ())):
@@ -212,7 +213,7 @@ class _Exchange:
 
     @property
     def _has_more(self) -> bool:
-        """Whether the client is still sending a body."""
+        """True if the client is still sending a body."""
         return self.has_body and (self._connection is None or self._connection.is_receiving)
 
     async def _next(self) -> Message:

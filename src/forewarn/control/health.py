@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz`, `/metrics`: for machines that look after the service. On loopback they need no token."""
+"""`/healthz`, `/readyz`, `/metrics`: routes for monitoring. On loopback they need no token."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ router = APIRouter(tags=["health"], dependencies=[Depends(_admit)])
 
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """The process answers."""
+    """Report that the process responds."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
 async def readyz(context: ContextOf) -> dict[str, str]:
-    """The process answers, and its store takes changes.
+    """Report that the process responds and its store accepts changes.
 
-    A clock that has jumped is named, and is no reason to be not ready: VMs are answered, and the operator who confirms
-    it has to get through.
+    A clock jump is reported in `clock`, but the service stays ready: VMs are still answered, and an operator must be
+    able to connect to confirm the clock.
     """
     await context.check_ready()
     jump = context.engine.clock_guard.jump
@@ -47,7 +47,7 @@ _TEXT: dict[int | str, dict[str, Any]] = {
 
 @router.get("/metrics", response_class=Response, responses=_TEXT)
 async def metrics(context: ContextOf) -> Response:
-    """Metrics in the Prometheus text format."""
+    """Return metrics in the Prometheus text format."""
 
     def read(reader: Reader) -> None:
         context.metrics.counts.update(reader.counts())

@@ -1,4 +1,4 @@
-"""`/v1/vms/{name}/history`: why it restarted, who approved, how much notice it had, how long it was away."""
+"""`/v1/vms/{name}/history`: why a VM restarted, who approved, how much notice it had, how long it was down."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/vms", tags=["vm"])
 
 _ENTRIES_MAX = 10_000
-"""Of one maintenance, at most so many entries are read; a maintenance of a thousand tenants has some thousands."""
+"""Maximum number of entries read for one maintenance; one that affects 1,000 tenants has a few thousand."""
 
 
 @router.get("/{name}/history")
@@ -37,7 +37,7 @@ async def show_history(  # noqa: PLR0913 - a query parameter each
     after: Annotated[str | None, Query(max_length=32, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1)] = 100,
 ) -> PageOut[EpisodeOut]:
-    """Each maintenance that touched the VM, newest first. It may be a VM that is declared no more."""
+    """List each maintenance that affected the VM, newest first. The VM may no longer be declared."""
     before = number(after)
     size = min(limit, context.page_size_max)
     owned = caller.owned
@@ -81,7 +81,7 @@ def _entries(reader: Reader, maintenance: Maintenance, caller: Principal) -> lis
 
 
 def _seen(told: Episode, shown: list[Exchange]) -> Seen | None:
-    """When the VM saw its event at the latest: by a request that is still known, or by its own approval."""
+    """Return the earliest known time at which the VM had seen its event, from a logged request or its own approval."""
     event, approved = told.event, told.approved
     if event is None:
         return None

@@ -1,4 +1,4 @@
-"""`/v1/hosts`: hosts, their failures, and failures foreseen."""
+"""`/v1/hosts`: hosts, their failures, and predicted failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def list_hosts(
     after: Annotated[str | None, Query(max_length=128, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1)] = 100,
 ) -> PageOut[HostOut]:
-    """Hosts with their VMs, by name."""
+    """List hosts with their VMs, by name."""
     size = min(limit, context.page_size_max)
 
     def read(reader: Reader) -> PageOut[HostOut]:
@@ -43,7 +43,7 @@ async def list_hosts(
 
 @router.get("/{name}")
 async def show_host(context: ContextOf, _actor: Actor, name: str) -> HostOut:
-    """One host with its VMs, and whether it has failed."""
+    """Show one host with its VMs, and whether it has failed."""
     shown = await context.engine.read(lambda reader: _shown(reader, name))
     if shown is None:
         raise missing(name, "host")
@@ -56,7 +56,7 @@ def _shown(reader: Reader, name: str) -> HostOut | None:
 
 
 @router.put("/{name}/vms")
-async def declare(  # noqa: PLR0913 - what FastAPI hands over
+async def declare(  # noqa: PLR0913 - parameters injected by FastAPI
     context: ContextOf,
     caller: HostCaller,
     key: IdempotencyKey,
@@ -65,13 +65,13 @@ async def declare(  # noqa: PLR0913 - what FastAPI hands over
     *,
     remove_missing: RemoveMissing = False,
 ) -> InventoryOut:
-    """Declare everything that this host runs; what other hosts run stays as it is.
+    """Declare all VMs that this host runs; the VMs of other hosts are unchanged.
 
-    A VM that moved here is here from now on. A VM that is no longer among them is removed, but not while a maintenance
+    A VM that ran on another host is moved here. A VM that is no longer listed is removed, unless an active maintenance
     holds it. More than `inventory_removals_max` or `inventory_removals_share_max` of the host's VMs are removed only
-    with `remove_missing`. With a host's own token, a VM of another host can be taken over only while a Freeze or
-    Redeploy that has started carries it over, and for five minutes after its end. With `hosts_may_join_scopes` off, it
-    can also put a VM only into a scope that is new or of which it runs VMs already.
+    with `remove_missing`. With a host's own token, a VM of another host can be taken over only while a started Freeze
+    or Redeploy moves it, and for five minutes after that has ended. With `hosts_may_join_scopes` off, such a token can
+    also add a VM only to a scope that is new or of which the host already runs VMs.
     """
     declared = to_host_declaration(name, body)
     removals = None if remove_missing else context.removals
@@ -85,9 +85,9 @@ async def declare(  # noqa: PLR0913 - what FastAPI hands over
 async def fail(
     context: ContextOf, actor: Actor, key: IdempotencyKey, name: str, body: FailureIn | None = None
 ) -> PageOut[MaintenanceOut]:
-    """The host failed: its VMs get a Reboot event that has Started, without notice (R73).
+    """Report that a host has failed: its VMs get a Reboot event in status Started, without notice (R73).
 
-    The host is marked as failed until `recover`; rollouts skip it as long.
+    The host is marked as failed until `recover`; until then, rollouts skip it.
     """
     reason = None if body is None else body.reason
     request = Request(cause="hardware-failure", hosts=(name,), force_reason=reason)
@@ -96,7 +96,7 @@ async def fail(
 
 @router.post("/{name}/recover")
 async def recover(context: ContextOf, actor: Actor, name: str, body: ReasonIn | None = None) -> HostOut:
-    """The failed host works again: its mark is removed."""
+    """Report that a failed host works again: it is no longer marked as failed."""
     await context.engine.recover_host(name, actor=actor, reason=None if body is None else body.reason)
     shown = await context.engine.read(lambda reader: _shown(reader, name))
     if shown is None:
@@ -108,7 +108,7 @@ async def recover(context: ContextOf, actor: Actor, name: str, body: ReasonIn | 
 async def predict_failure(
     context: ContextOf, actor: Actor, key: IdempotencyKey, name: str, body: PredictionIn | None = None
 ) -> PageOut[MaintenanceOut]:
-    """The host will fail: each of its VMs gets an event days ahead (R72)."""
+    """Report that a host will fail: each of its VMs gets an event days ahead (R72)."""
     wanted = body or PredictionIn()
     notice = None if wanted.notice_s is None else timedelta(seconds=wanted.notice_s)
     request = Request(

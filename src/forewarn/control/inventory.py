@@ -1,4 +1,4 @@
-"""`/v1/inventory`: what is declared."""
+"""`/v1/inventory`: the declared hosts, scopes and VMs."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _FILE: dict[str, Any] = {
 async def apply(
     context: ContextOf, actor: Actor, key: IdempotencyKey, request: Request, *, remove_missing: RemoveMissing = False
 ) -> InventoryOut:
-    """Make the declared state exactly this file, YAML or JSON.
+    """Replace the declared state with this file, YAML or JSON.
 
     A file that removes more than `inventory_removals_max` or `inventory_removals_share_max` allows is refused with
-    `too_many_removals`, unless `remove_missing` is true. A VM of an active maintenance is never removed.
+    `too_many_removals`, unless `remove_missing` is true. A VM under an active maintenance is never removed.
     """
     text = await request.body()
     removals = None if remove_missing else context.removals
@@ -55,13 +55,13 @@ async def apply(
 
 @router.post("/diff", openapi_extra=_FILE)
 async def diff(context: ContextOf, _actor: Actor, request: Request) -> InventoryDifferenceOut:
-    """What applying this file would change, and whether it would be refused; nothing is changed."""
+    """Preview what applying this file would change, and whether it would be refused."""
     inventory = await context.parser.parse(await request.body())
     return show_difference(*await context.engine.compare_inventory(inventory, context.removals))
 
 
 @router.get("", response_model=InventoryIn)
 async def show(context: ContextOf, _actor: Actor) -> Response:
-    """What is declared, in the form of the file."""
+    """Return the declared state, in the format of the inventory file."""
     content = await context.engine.read_long(lambda reader: encode_inventory(reader.inventory()))
     return Response(content, media_type="application/json")

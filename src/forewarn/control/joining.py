@@ -1,8 +1,8 @@
-"""Whose trace a request may join: the one that an operator names.
+"""Trace headers of requests: only operators and read-only callers may join a trace.
 
-The trace of a maintenance is named by its id, which tenants know. Whoever may name a trace may write into it, and may
-have everything of its own sampled. So what anybody else says of a trace is taken off the request before FastAPI, which
-begins a span before anybody knows who calls, gets to see it.
+The id of a maintenance's trace follows from the maintenance's id, which tenants know. A caller who may name a trace can
+write into it, and can have all of its own requests sampled. FastAPI begins a span before the caller is known, so trace
+headers of all other callers are removed before FastAPI sees the request.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from forewarn.errors import ForewarnError
 __all__ = ["OwnTraces"]
 
 _TRUSTED = frozenset({Role.OPERATOR, Role.READ_ONLY})
-"""Those who see everything anyway."""
+"""Roles that may see everything anyway."""
 
 
 class OwnTraces:
-    """Takes the headers that name a trace off the requests of everybody but `_TRUSTED`.
+    """Removes trace headers from requests unless the caller's role is in `_TRUSTED`.
 
-    The token of a request that carries such a header is looked up twice: here, and where the route is.
+    If a request carries such a header, its token is looked up twice: here and at the route.
 
     Args:
         app: The control API.
-        context: Its parts.
-        names: Of the headers, in lower case.
+        context: Parts of the service.
+        names: Names of the trace headers, in lower case.
     """
 
     def __init__(self, app: ASGIApp, context: Context, names: frozenset[str]) -> None:
@@ -49,6 +49,6 @@ class OwnTraces:
         header = headers.get("authorization")
         try:
             caller = await context.tokens.principal(header, context.engine.token, context.clock.now())
-        except ForewarnError:  # which the route tells, and counts
+        except ForewarnError:  # the route reports and counts it
             return False
         return caller.role in _TRUSTED

@@ -1,4 +1,4 @@
-"""`/v1/ledger` and `/v1/watch`: what happened, and what happens."""
+"""`/v1/ledger` and `/v1/watch`: past ledger entries, and a stream of new ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/v1", tags=["ledger"])
 _BATCH = 500
 _HEARTBEAT_S = 15.0
 _CHECK_S = 15.0
-"""Longest time between two checks of the token that a stream was opened with; a revocation is noticed at once."""
+"""Maximum time between two checks of the token that a stream was opened with; a revocation is noticed at once."""
 
 
 @router.get("/ledger")
@@ -41,10 +41,10 @@ async def list_entries(  # noqa: PLR0913 - a query parameter each
     maintenance: Annotated[str | None, Query(max_length=64, description="Only of this maintenance.")] = None,
     newest: Annotated[bool, Query(description="The last ones instead of the first.")] = False,  # noqa: FBT002 - a query
 ) -> PageOut[EntryOut]:
-    """Ledger entries, oldest first.
+    """List ledger entries, oldest first.
 
-    With `newest` the first page holds the last ones, and `next` is the `before` of those that come before them. A page
-    may hold fewer than `limit`, even none, while `next` says that there is more to look through.
+    With `newest` the first page holds the last entries, and `next` is the `before` of the page that precedes it. A page
+    may hold fewer than `limit` entries, even none, although `next` is set; there may be more on the next page.
     """
     size = min(limit, context.page_size_max)
     start, end = number(after) or 0, number(before)
@@ -73,7 +73,7 @@ async def watch(
     after: Annotated[str | None, Query(max_length=32, description="Begin after this sequence; default: now.")] = None,
     last_event_id: Annotated[str | None, Header(max_length=32)] = None,
 ) -> StreamingResponse:
-    """Ledger entries as they are written, as server-sent events; resumable by their id."""
+    """Stream ledger entries as they are written, as server-sent events; resumable by event id."""
     position = number(last_event_id if last_event_id is not None else after)
     if position is None:
         newest = await context.engine.read(lambda reader: reader.entries(limit=1, newest=True))
@@ -120,7 +120,8 @@ async def _texts(
         if is_behind:
             continue
         try:
-            # Changes that concern others wake it, too; that neither delays the heartbeat nor can be told from it.
+            # Changes of other tenants wake the stream too. The fixed time keeps the heartbeat independent of them, so
+            # that it reveals nothing about others.
             async with asyncio.timeout_at(beat_s):
                 await changed.wait()
                 if not context.is_stopping.is_set():
@@ -131,7 +132,7 @@ async def _texts(
 
 
 async def _catch_up(context: Context, caller: Principal, position: int, selection: Selection) -> tuple[str, int, bool]:
-    """Read what is no longer kept in memory: its text, the position after it, and whether there may be more."""
+    """Read entries no longer in memory; return their text, the position after them, and True if there may be more."""
 
     def read(reader: Reader) -> tuple[Page[Entry], int]:
         page = reader.entries(after=position, limit=_BATCH, selection=selection, owned=caller.owned)
@@ -140,5 +141,5 @@ async def _catch_up(context: Context, caller: Principal, position: int, selectio
     async with context.entries.catching_up:
         page, last = await context.engine.read(read)
     text = "".join(encode_entry(caller, entry) for entry in page.items)
-    # What was looked through is not looked through again, whether it was sent or not.
+    # Continue after the last entry that was examined, even if none matched.
     return text, (max(position, last) if page.next is None else page.next), page.next is not None

@@ -1,4 +1,4 @@
-"""`/v1/limits`: how much of the control API each caller uses, and who has met a limit there or at the endpoint."""
+"""`/v1/limits`: use of the control API by each caller, and the limits met there or at the metadata endpoint."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ router = APIRouter(prefix="/v1/limits", tags=["limit"])
 
 @router.get("")
 async def list_accounts(context: ContextOf, limit: Annotated[int, Query(ge=1)] = 100) -> PageOut[AccountOut]:
-    """List callers with what they use of their budgets, and the limits they met; the latest to meet one come first.
+    """List callers with their use of their budgets and the limits they met; the latest to meet a limit come first.
 
-    Of the metadata endpoint, the last 1,000 VMs and the last 100 addresses of no VM that met a limit are listed. Each
-    replica counts for itself. Endpoints on hosts are not included.
+    For the metadata endpoint, the last 1,000 VMs and the last 100 other addresses that met a limit are listed. Each
+    replica counts separately. Endpoints on hosts are not included.
     """
     await context.look()
     now_s, now = uptime_s(), context.clock.now()

@@ -1,8 +1,8 @@
-"""The control address: connections with the guards of the metadata listener, and a stop that loses no answer.
+"""Listener of the control address: the metadata listener's connection guards, and a stop that loses no response.
 
-A connection is counted when it is accepted. It is that of a stranger until a request on it has shown a valid token or
-session: until then little is held of what it sends, it has to send its first request in time, and it makes room for
-others. From then on it counts to whoever showed the token (`Connection.admit`).
+A connection is counted when it is accepted. It is unknown until a request on it has shown a valid token or session.
+Until then little of what it sends is buffered, its first request has to arrive in time, and it may be closed to make
+room for others. From then on it is charged to the caller who showed the token (`Connection.admit`).
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _SEND_BUFFER_BYTES = 128 << 10
 _PIPELINE_MAX = 8
 _SWEPT_AT_ONCE = 500
 _RATE_BYTES_MIN = 16 << 10
-"""Bytes a second that a body has to come with at least."""
+"""Minimum rate of a request body, in bytes per second."""
 
 _TAKEN_BYTES_MIN = 1 << 10
-"""Bytes of an answer that have to be taken from one sweep to the next, once within the time for a request."""
+"""Bytes of a response that the client has to take between two sweeps, at least once within `request_timeout_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerLimits:
-    """What the control listener takes.
+    """Limits of the control listener.
 
     Attributes:
-        header_size_bytes_max: Largest request line with headers.
-        request_timeout_s: For the headers of a request to arrive; a body has longer the more of it has arrived.
-        idle_timeout_s: For a connection of a known caller without requests.
-        pool: Connections.
+        header_size_bytes_max: Maximum size of the request line and headers.
+        request_timeout_s: Time limit for a request to arrive, extended by the body received (`_RATE_BYTES_MIN`).
+        idle_timeout_s: Time limit for a known caller's connection without requests.
+        pool: Limits on the number of connections.
     """
 
     header_size_bytes_max: int = 16 << 10
@@ -94,8 +94,8 @@ class Connection(GuardedProtocol):
     """One connection to the control address.
 
     Args:
-        slot: Its place among the others.
-        server: Whose it is.
+        slot: Place of the connection in the pool.
+        server: Server that accepted the connection.
     """
 
     pipeline_max = _PIPELINE_MAX
@@ -113,70 +113,70 @@ class Connection(GuardedProtocol):
         self._stuck_s: float | None = None
         self._stuck_bytes = 0
 
-    # What the transport calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """Begin, unless the connection had to make room meanwhile."""
+        """Begin, unless the connection has meanwhile been dropped to make room."""
         super().connection_made(transport)
         self._slot.close = transport.abort
         if self._slot.is_released:
-            self.connections.discard(self)  # closed before it was made, it is never told that it is lost
+            self.connections.discard(self)  # it was closed before it began and gets no connection_lost
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Count what is held of it until somebody is known."""
+        """Count the bytes that the connection buffers until its caller is known."""
         if not self._slot.is_released:
             super().data_received(data)
             self._slot.hold(self.held_bytes)
 
     def resume_writing(self) -> None:
-        """What was written has been taken: read again what was not read meanwhile."""
+        """Resume reading: the client has taken what was written."""
         self._stuck_s = None
         if not self.transport.is_closing() and not self.flow.read_paused:
             self.transport.resume_reading()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give everything back."""
+        """Release the slot and the account's connection."""
         self._slot.release()
         if self._account is not None:
             self._account.give_back(Use.CONNECTIONS)
             self._account = None
         super().connection_lost(exc)
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
-        """A request has begun, and its time with it."""
+        """Start the time limit of a new request."""
         self._receiving_s = uptime_s()
         self._body_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Read no body before the app asks for it, which it does when it knows who sends it."""
+        """Pause reading before a body; the app asks for the body once it knows the caller."""
         super().on_headers_complete()
         has_body = any(name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers)
         if has_body and not self.pipeline:
             self.flow.pause_reading()
 
     def on_body(self, body: bytes) -> None:
-        """Count what has arrived, which gives the rest more time."""
+        """Count the body bytes received, which extend the time limit."""
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request has arrived whole."""
+        """Stop the time limit: the request has arrived completely."""
         super().on_message_complete()
         self._receiving_s = None
 
     def on_response_complete(self) -> None:
-        """Be idle from now on."""
+        """Start the idle time."""
         self._active_s = uptime_s()
         self._slot.hold(0)
         super().on_response_complete()
 
     def is_throttled(self) -> bool:
-        """Return whether the caller has had too many refusals to be read."""
+        """Return True if the caller has had so many refusals that the request is to be refused unread."""
         if self._server.throttled is None:
             return False
         path, _, _ = self.url.partition(b"?")
@@ -185,14 +185,14 @@ class Connection(GuardedProtocol):
         return self._server.throttled(self.headers, method, path.decode("latin-1"), address)
 
     def refuse(self, fault: Fault) -> None:
-        """Give the answer for that fault, and close."""
+        """Send the response for a fault, and close."""
         self.transport.write(_REFUSALS[fault])
         self.transport.close()
 
-    # What the app calls
+    # Called by the app
 
     def admit(self, account: Account) -> Exceeded | None:
-        """Count the connection to whoever sends requests on it; None, or why it cannot be."""
+        """Charge the connection to the account that sends requests on it; return the exceeded limit, or None."""
         if account is self._account or self._slot.is_released:
             return None
         exceeded = account.take(Use.CONNECTIONS, uptime_s())
@@ -204,13 +204,13 @@ class Connection(GuardedProtocol):
         return exceeded
 
     def end(self) -> None:
-        """Close once everything is written."""
+        """Close the connection once everything is written."""
         self.transport.close()
 
-    # What the server calls
+    # Called by the server
 
     def sweep(self, now_s: float) -> None:
-        """End what is overdue: a request, an answer that is not taken, silence."""
+        """Close the connection if a request is overdue, a response is not taken, or it was idle for too long."""
         limits = self._limits
         if self._is_stuck(now_s):
             self.transport.abort()
@@ -224,7 +224,7 @@ class Connection(GuardedProtocol):
             self.transport.close()
 
     def _is_stuck(self, now_s: float) -> bool:
-        """Whether the other side takes what is written too slowly, or not at all."""
+        """Return True if the client takes what is written too slowly, or not at all."""
         waiting_bytes = self.transport.get_write_buffer_size()
         if not waiting_bytes and not self.transport.is_closing():
             self._stuck_s = None
@@ -241,17 +241,18 @@ class Connection(GuardedProtocol):
 
 
 class ControlServer(uvicorn.Server):
-    """uvicorn's server, with connections that are counted and swept; signals are left to the service.
+    """uvicorn server that counts and sweeps its connections; the service handles signals.
 
     Args:
-        config: Of uvicorn.
-        limits: What is taken.
+        config: uvicorn's configuration.
+        limits: Limits on requests and connections.
 
     Attributes:
-        pool: The connections.
-        tick_s: How often what is overdue is looked for.
-        tellers: Called with each tick, to write into the log what is due.
-        throttled: Says of headers, method, path and source address of a request whether it is refused unread.
+        pool: Pool of connections.
+        tick_s: Interval between sweeps for overdue connections, in seconds.
+        tellers: Functions called after each sweep, with the uptime in seconds, to write log lines that are due.
+        throttled: Function of headers, method, path and source address; True if the request is to be refused unread.
+            None if no request is.
     """
 
     def __init__(self, config: uvicorn.Config, limits: ListenerLimits) -> None:
@@ -267,20 +268,20 @@ class ControlServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Capture no signals."""
         yield
 
     @property
     def open(self) -> list[Connection]:
-        """The connections that have begun."""
+        """Connections that have begun."""
         return [each for each in self.server_state.connections if isinstance(each, Connection)]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept on these."""
+        """Begin to accept connections on these sockets."""
         await self.lifespan.startup()
         self.servers: list[Any] = []
         for sock in sockets or ():
-            # Connections inherit both. By itself, the kernel would keep megabytes for each.
+            # Connections inherit both. By default, the kernel would buffer megabytes for each.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             sock.setblocking(False)  # noqa: FBT003 - the signature is the socket's
@@ -300,7 +301,7 @@ class ControlServer(uvicorn.Server):
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, and give answers under way a while."""
+        """Stop accepting, wait a while for responses in progress, then drop what is left."""
         if self._ticking is not None:
             self._ticking.cancel()
         await super().shutdown(sockets)
@@ -322,7 +323,7 @@ class ControlServer(uvicorn.Server):
             await asyncio.sleep(0)
 
     def _tell(self, now_s: float) -> None:
-        """Write what happens often into the log, a line a minute each."""
+        """Log frequent conditions, at most one line per minute each."""
         if _has_no_descriptor():
             self._exhausted.note("no file descriptor is left")
         told = self._exhausted.due(now_s)
@@ -345,7 +346,7 @@ class ControlServer(uvicorn.Server):
 
 
 def _has_no_descriptor() -> bool:
-    """Whether this process can open nothing more: then the VMs' listener closes connections without a word."""
+    """Return True if the process has no file descriptor left; the metadata listener then drops connections silently."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`/v1/login-links`: a link that logs a browser in, for somebody who has a token on the command line."""
+"""`/v1/login-links`: links that log a browser in to the dashboard, for callers with a token on the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forewarn.wire.access import LoginLinkOut
 __all__ = ["PURPOSE", "router"]
 
 PURPOSE = "link to the dashboard"
-"""Of the sealed word in a link."""
+"""Purpose of the signed word in a link."""
 
 _LASTS = timedelta(minutes=1)
 
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1/login-links", tags=["token"])
 
 @router.post("", status_code=201)
 async def create(context: ContextOf, caller: Caller, request: Request) -> LoginLinkOut:
-    """Make a link to the dashboard that logs in whoever opens it first, as the caller; it holds for a minute."""
+    """Create a dashboard link that logs in the first person who uses it, as the caller; it is valid for a minute."""
     now = context.clock.now()
     until = now + _LASTS if caller.expires_at is None else min(now + _LASTS, caller.expires_at)
     content = pack(caller)

@@ -1,4 +1,4 @@
-"""`/v1/maintenance`: schedule, look, cancel, start, complete."""
+"""`/v1/maintenance`: schedule, list, cancel, defer, extend, start and complete maintenances."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from forewarn.wire.control import (
 __all__ = ["router"]
 
 _SEQUENCE_MAX = (1 << 63) - 1
-"""What the stores' integers hold."""
+"""Largest integer that every store holds."""
 
 router = APIRouter(prefix="/v1/maintenance", tags=["maintenance"])
 
@@ -49,8 +49,8 @@ async def schedule(
 ) -> PageOut[MaintenanceOut]:
     """Schedule a maintenance.
 
-    VMs that must not be hit together get a maintenance each: one for each fault domain of a scope, the later ones
-    queued.
+    VMs that must not be affected together get separate maintenances: one for each fault domain of a scope, with the
+    later ones queued.
     """
     _check_size(context, body)
     made = await context.engine.schedule(body.to_request(), actor=actor, key=key)
@@ -59,14 +59,14 @@ async def schedule(
 
 @router.post("/plan")
 async def plan(context: ContextOf, actor: Actor, body: MaintenanceIn) -> PageOut[PlannedOut]:
-    """What scheduling this would make now, whom it would warn, and whom not; nothing is done."""
+    """Preview the maintenances and events that scheduling this would create now, and the VMs it would not warn."""
     _check_size(context, body)
     found = await context.engine.rehearse(body.to_request(), actor=actor)
     return PageOut(items=[PlannedOut.of(each.maintenance, each.events, each.unwarned_vms) for each in found])
 
 
 def _check_size(context: Context, body: MaintenanceIn) -> None:
-    """Raises LimitExceeded when it names too much."""
+    """Raise LimitExceeded if the request names too many hosts and VMs."""
     count = len(body.hosts) + len(body.vms)
     if count > context.request_vms_max:
         msg = f"{count} hosts and VMs are named: the limit is {context.request_vms_max} (request_vms_max)"
@@ -82,9 +82,9 @@ async def list_maintenances(  # noqa: PLR0913 - a query parameter each
     after: Annotated[str | None, Query(max_length=32, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1)] = 100,
 ) -> PageOut[MaintenanceOut]:
-    """Maintenances, newest first; `since` and `until` are about when they were made.
+    """List maintenances, newest first; `since` and `until` select by time of creation.
 
-    A page may hold fewer than `limit`, even none, while `next` says that there is more to look through.
+    A page may hold fewer than `limit`, even none, although `next` is set; there may be more on the next page.
     """
     size = min(limit, context.page_size_max)
     before = number(after)
@@ -100,7 +100,7 @@ async def list_maintenances(  # noqa: PLR0913 - a query parameter each
 
 @router.get("/{maintenance_id}")
 async def show_maintenance(context: ContextOf, caller: Caller, maintenance_id: str) -> MaintenanceOut:
-    """One maintenance."""
+    """Show one maintenance."""
     return await show(context, maintenance_id, caller)
 
 
@@ -108,7 +108,7 @@ async def show_maintenance(context: ContextOf, caller: Caller, maintenance_id: s
 async def cancel(
     context: ContextOf, caller: Caller, key: IdempotencyKey, maintenance_id: str, body: ReasonIn | None = None
 ) -> MaintenanceOut:
-    """Take back a queued or scheduled maintenance; a tenant, what a tenant asked for."""
+    """Cancel a queued or scheduled maintenance; tenants can cancel only those that a tenant requested."""
     reason = None if body is None else body.reason
     changed = await commands.cancel(context, caller, maintenance_id, reason=reason, key=key)
     return await _shown(context, changed, caller)
@@ -126,7 +126,7 @@ async def start(
 async def defer(
     context: ContextOf, caller: Caller, key: IdempotencyKey, maintenance_id: str, body: DeferralIn
 ) -> MaintenanceOut:
-    """Put a scheduled maintenance to a later moment, up to its latest start."""
+    """Defer a scheduled maintenance, up to its latest start."""
     changed = await commands.defer(
         context, caller, maintenance_id, not_before=body.not_before, by=body.by, reason=body.reason, key=key
     )
@@ -137,7 +137,7 @@ async def defer(
 async def extend(
     context: ContextOf, caller: Caller, key: IdempotencyKey, maintenance_id: str, body: MoreTimeIn
 ) -> MaintenanceOut:
-    """Give who prepares for a scheduled maintenance a little more time, as its policy grants."""
+    """Give a tenant the extra time to prepare for a scheduled maintenance that its policy grants."""
     changed = await commands.extend(
         context, caller, maintenance_id, body.by, tenant=body.scope, reason=body.reason, key=key
     )
@@ -146,7 +146,7 @@ async def extend(
 
 @router.post("/{maintenance_id}/complete")
 async def complete(context: ContextOf, actor: Actor, key: IdempotencyKey, maintenance_id: str) -> MaintenanceOut:
-    """Say that a started maintenance is over."""
+    """Report that a started maintenance is over."""
     return await _shown(context, await context.engine.complete(maintenance_id, actor=actor, key=key))
 
 
@@ -154,7 +154,7 @@ async def complete(context: ContextOf, actor: Actor, key: IdempotencyKey, mainte
 async def impact(
     context: ContextOf, actor: Actor, key: IdempotencyKey, maintenance_id: str, body: ImpactIn
 ) -> MaintenanceOut:
-    """Record a further impact of a started maintenance; no document changes."""
+    """Record another impact of a started maintenance; no document changes."""
     changed = await context.engine.impact(maintenance_id, body.duration_s, actor=actor, key=key)
     return await _shown(context, changed)
 
@@ -164,10 +164,10 @@ async def _shown(context: Context, maintenance: Maintenance, caller: Principal =
 
 
 def number(text: str | None) -> int | None:
-    """The number in a page's ``after``.
+    """Return the number in a page's ``after``; None if there is no ``after``.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: The text is not a number that the stores can hold.
     """
     if text is None:
         return None

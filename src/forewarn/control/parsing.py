@@ -1,8 +1,8 @@
-"""Reading a large inventory in a process of its own.
+"""Parsing of large inventories in a separate process.
 
-A hundred thousand VMs take ten seconds of YAML and checks. On the event loop that would stop every call; on a thread it
-would hold the interpreter for long moments. So the text goes to a short-lived process, and the result comes back in
-pieces that are each taken over within milliseconds. Small files are read at once.
+100,000 VMs take ten seconds of YAML parsing and checks. On the event loop that would block every call; on a thread it
+would hold the interpreter for long periods. So the text goes to a short-lived process, and the result comes back in
+pieces that each take milliseconds to load. Small files are parsed inline.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _TIMEOUT_S = 300.0
 
 
 class InventoryParser:
-    """Reads inventories, a large one in a process of its own; one of these at a time.
+    """Parses inventories; large ones in a separate process, one at a time.
 
     Args:
-        inline_bytes_max: Size up to which a text is read at once.
+        inline_bytes_max: Maximum size of a text that is parsed inline.
     """
 
     def __init__(self, inline_bytes_max: int = _INLINE_BYTES_MAX) -> None:
@@ -37,12 +37,12 @@ class InventoryParser:
         self._lock = asyncio.Lock()
 
     async def parse(self, text: bytes) -> Inventory:
-        """Read an inventory file; the event loop goes on meanwhile.
+        """Parse an inventory file without blocking the event loop.
 
         Raises:
-            InvalidRequest: It is malformed, or contradicts itself.
-            StoreUnavailable: Several large ones wait already.
-            ServerError: The process that reads it failed.
+            InvalidRequest: The file is malformed or contradicts itself.
+            StoreUnavailable: Several large inventories are waiting already.
+            ServerError: The parsing process failed.
         """
         if len(text) <= self._inline_bytes_max:
             return parse_inventory(text)
@@ -65,7 +65,7 @@ async def _parse_in_process(text: bytes) -> Inventory:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    assert process.stdin is not None  # noqa: S101 - it was asked for
+    assert process.stdin is not None  # noqa: S101 - requested as a pipe
     assert process.stdout is not None  # noqa: S101 - as above
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -78,12 +78,12 @@ async def _parse_in_process(text: bytes) -> Inventory:
                     break
                 piece = await process.stdout.readexactly(length)
                 began_s = uptime_s()
-                kind, values = pickle.loads(piece)  # noqa: S301 - of our own process
+                kind, values = pickle.loads(piece)  # noqa: S301 - from our own process
                 if kind == "error":
                     message, details = values
                     raise InvalidRequest(message, **details)
                 parts[kind].extend(values)
-                await asyncio.sleep(uptime_s() - began_s)  # others have as much of the loop as we do
+                await asyncio.sleep(uptime_s() - began_s)  # leave the loop to others for as long
     except (asyncio.IncompleteReadError, OSError, TimeoutError) as error:
         msg = "the process that reads inventories ended early or took too long; the log has its last words"
         raise ServerError(msg) from error

@@ -1,4 +1,4 @@
-"""Tells the ledger of refused calls, beside the answers: who is refused does not wait for the database."""
+"""Records refused calls in the ledger in the background: a refusal does not wait for the database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from forewarn.errors import ForewarnError
 __all__ = ["REFUSED", "RefusalLog"]
 
 REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
-"""Statuses of refusals; and `TooManyFailures`, whose status others have, too."""
+"""Statuses of refusals. `TooManyFailures` is a refusal too, but shares its status with other errors."""
 
 _log = structlog.get_logger("forewarn.control")
 
@@ -30,12 +30,12 @@ _REASON_LENGTH_MAX = 500
 
 
 class RefusalLog:
-    """What the ledger is yet to be told.
+    """Queue of refused calls that are to be written into the ledger.
 
     Args:
-        engine: Writes it down.
-        refusals: Decides what is told, and what is summed up.
-        clock: The time of the entries.
+        engine: Writes the entries.
+        refusals: Decides which calls get an entry and which are only counted.
+        clock: Clock for the times of the entries.
     """
 
     def __init__(self, engine: Engine, refusals: Refusals, clock: Clock) -> None:
@@ -48,7 +48,7 @@ class RefusalLog:
         self._is_stopping = False
 
     def note(self, request: Request, error: ForewarnError) -> None:
-        """A call was refused."""
+        """Queue a refused call for the ledger, or count it if there were too many."""
         caller = caller_of(request)
         path = _plain(request.url.path)[:_PATH_LENGTH_MAX]
         entry = Entry(
@@ -63,11 +63,11 @@ class RefusalLog:
             self._waiting.append(told)
         self._wake.set()
         if (self._task is None or self._task.done()) and not self._is_stopping:
-            # In no context: it outlasts the request that was refused first, and is no part of its trace.
+            # In an empty context: the task outlives the request that starts it, and is not part of its trace.
             self._task = asyncio.create_task(self._run(), context=Context())
 
     async def stop(self) -> None:
-        """Write down what there is; the service stops."""
+        """Write everything that is queued or counted, and stop."""
         self._is_stopping = True
         self._wake.set()
         if self._task is not None:
@@ -102,5 +102,5 @@ class RefusalLog:
 
 
 def _plain(text: str) -> str:
-    """Printable ASCII: the path is a stranger's, and a database may not take all of it."""
+    """Return the text as printable ASCII: the path is untrusted, and a database may not accept every character."""
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)

@@ -1,4 +1,4 @@
-"""`/v1/requests`: what VMs asked the metadata endpoint lately, and what they were answered."""
+"""`/v1/requests`: recent requests of VMs to the metadata endpoint, with the answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def list_requests(
     vm: Annotated[str, Query(max_length=128, description="Only those of this VM.")] = "",
     limit: Annotated[int, Query(ge=1)] = 100,
 ) -> Response:
-    """The newest requests that are kept, oldest first; with warnings where a client relies on too much."""
+    """List the newest requests that are kept, oldest first, with warnings where a client makes unsafe assumptions."""
     size = min(limit, context.page_size_max)
     since = number(after) or 0
 
@@ -37,16 +37,16 @@ async def list_requests(
     if caller.owned is not None and vm and not is_own(vm):
         return Response(
             b'{"items":[],"next":null}', media_type="application/json"
-        )  # before anything is read: how long it takes would tell whether there is such a VM
+        )  # before anything is read, since the time taken would reveal whether such a VM exists
     await context.look()
 
     def encode() -> bytes:
-        # Warnings depend on what the VM asked and was shown before.
+        # All of the VM's exchanges are needed: warnings depend on its earlier requests and answers.
         kept = context.journal.exchanges(vm=vm, is_shown=None if caller.owned is None else is_own)
         wanted = min(size, sum(exchange.number > since for exchange in kept))
         items = (ExchangeOut.of(exchange, advice) for exchange, advice in advise_all(kept, wanted))
         return b'{"items":[' + b",".join(item.model_dump_json().encode() for item in items) + b'],"next":null}'
 
-    async with context.listing:  # one at a time, on a thread: a thousand requests take a while to read
+    async with context.listing:  # one at a time and on a thread, since encoding 1,000 requests takes a while
         content = await asyncio.to_thread(encode)
     return Response(content, media_type="application/json")

@@ -1,4 +1,4 @@
-"""`/v1/rollouts`: one maintenance over many hosts, in order."""
+"""`/v1/rollouts`: one maintenance across many hosts, in batches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ router = APIRouter(prefix="/v1/rollouts", tags=["rollout"])
 
 
 class ReasonIn(BaseModel):
-    """Why."""
+    """Reason for a pause or an abort."""
 
     model_config = ConfigDict(extra="forbid")
     reason: Annotated[str, Field(max_length=1000)] | None = None
 
 
 class ResumeIn(BaseModel):
-    """How to go on."""
+    """Options for resuming a rollout."""
 
     model_config = ConfigDict(extra="forbid")
     accept_health: bool = Field(default=False, description="As if the last health check had passed.")
@@ -35,7 +35,7 @@ class ResumeIn(BaseModel):
 
 @router.post("/plan")
 async def plan(context: ContextOf, _actor: Actor, body: RolloutIn) -> PlanOut:
-    """What a rollout would do, and when at the latest; nothing is done."""
+    """Preview a rollout: its batches, with estimated times."""
     return PlanOut.of(await context.engine.plan_rollout(body.to_spec()))
 
 
@@ -53,7 +53,7 @@ async def start(context: ContextOf, actor: Actor, key: IdempotencyKey, body: Rol
 async def list_rollouts(
     context: ContextOf, _actor: Actor, limit: Annotated[int, Query(ge=1)] = 100
 ) -> PageOut[RolloutOut]:
-    """The newest rollouts, newest first."""
+    """List the newest rollouts, newest first."""
     size = min(limit, context.page_size_max)
     found = await context.engine.read(lambda reader: reader.rollouts(limit=size))
     return PageOut(items=[RolloutOut.of(decode_rollout(each.content)) for each in found], next=None)
@@ -61,7 +61,7 @@ async def list_rollouts(
 
 @router.get("/{rollout_id}")
 async def show(context: ContextOf, _actor: Actor, rollout_id: str) -> RolloutOut:
-    """One rollout, and what it waits for."""
+    """Show one rollout, and what it is waiting for."""
     return await _shown(context, rollout_id)
 
 
@@ -73,7 +73,7 @@ async def list_hosts(
     after: Annotated[str | None, Query(max_length=32, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1)] = 100,
 ) -> PageOut[RolloutHostOut]:
-    """Its hosts, in the order of their batches."""
+    """List the hosts of a rollout, in batch order."""
     begin, size = number(after) or 0, min(limit, context.page_size_max)
     rollout, _ = await context.engine.rollout(rollout_id)
     hosts = rollout.hosts[begin : begin + size]
@@ -83,7 +83,7 @@ async def list_hosts(
 
 @router.post("/{rollout_id}/pause")
 async def pause(context: ContextOf, actor: Actor, rollout_id: str, body: ReasonIn | None = None) -> RolloutOut:
-    """Begin no further host; what is in flight comes to its end."""
+    """Pause a rollout: no further host begins; hosts in progress finish."""
     reason = None if body is None else body.reason
     await context.engine.change_rollout(
         rollout_id, lambda rollout, now: rollout_commands.pause(rollout, now, reason=reason), "paused", actor=actor
@@ -93,7 +93,7 @@ async def pause(context: ContextOf, actor: Actor, rollout_id: str, body: ReasonI
 
 @router.post("/{rollout_id}/resume")
 async def resume(context: ContextOf, actor: Actor, rollout_id: str, body: ResumeIn | None = None) -> RolloutOut:
-    """Go on with a paused one; the failures that there are do not count any more."""
+    """Resume a paused rollout; earlier failures no longer count."""
     accept_health = body is not None and body.accept_health
     await context.engine.change_rollout(
         rollout_id,
@@ -106,7 +106,7 @@ async def resume(context: ContextOf, actor: Actor, rollout_id: str, body: Resume
 
 @router.post("/{rollout_id}/abort")
 async def abort(context: ContextOf, actor: Actor, rollout_id: str, body: ReasonIn | None = None) -> RolloutOut:
-    """Begin no further host and take back what has not started; what has started comes to its end."""
+    """Abort a rollout: no further host begins; maintenances not yet started are canceled; started ones finish."""
     reason = None if body is None else body.reason
     await context.engine.change_rollout(
         rollout_id, lambda rollout, now: rollout_commands.abort(rollout, now, reason=reason), "aborted", actor=actor

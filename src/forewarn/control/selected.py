@@ -1,4 +1,4 @@
-"""The query parameters that choose a part of the history, the same on every list of it."""
+"""Query parameters that filter maintenances, events and ledger entries, the same for every list."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def _selection(  # noqa: PLR0913 - a parameter each
     if not request.url.path.startswith("/v1/ledger") and not request.url.path.startswith("/v1/watch"):
         hidden["kind"] = kind
     asked = [name for name, value in hidden.items() if value is not None]
-    if asked and caller.owned is not None:  # what it finds would tell what is not shown
+    if asked and caller.owned is not None:  # matches would reveal values that the tenant is not shown
         msg = f"{caller.actor} may not choose by {', '.join(asked)}: it is not for the role {caller.role}"
         raise Forbidden(msg)
     return Selection(

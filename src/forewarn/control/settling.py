@@ -1,7 +1,7 @@
-"""A change is answered once VMs are shown it.
+"""Responses to changes, held until VMs see the change.
 
-Where another process answers VMs, it hears of a change a moment after the commit. So the answer to whoever asked for
-the change waits for that moment: a GET that begins after the answer sees the change.
+If another process answers VMs, it receives a change a moment after the commit. The response to the caller waits for
+that, so that a GET of a VM that begins after the response sees the change.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Settling:
-    """Holds answers to requests that may have changed something.
+    """Holds the responses to requests that may have changed something.
 
     Args:
-        app: Answers.
-        settled: Returns when what was published is shown, or after a time that is bounded.
+        app: Application that handles the requests.
+        settled: Returns when VMs are shown everything published so far, or after a bounded time.
     """
 
     def __init__(self, app: ASGIApp, settled: Callable[[], Awaitable[None]]) -> None:
@@ -30,7 +30,7 @@ class Settling:
         self._settled = settled
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http" or scope["method"] in _READING:
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""`/v1/subscriptions`: who is told of what happens, and what did not get through."""
+"""`/v1/subscriptions`: webhook subscriptions, and their waiting and dead deliveries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ router = APIRouter(prefix="/v1/subscriptions", tags=["subscription"])
 
 @router.post("", status_code=201)
 async def create(context: ContextOf, actor: Actor, body: SubscriptionIn) -> SubscriptionOut:
-    """Have what happens from now on posted to a URL; the secret that signs it is shown this once."""
+    """Create a subscription that posts events from now on to a URL; the signing secret is shown only this once."""
     check_url(body.url)
     made = await context.engine.create_subscription(
         body.name, body.url, scopes=body.scopes, vms=body.vms, kinds=body.kinds, actor=actor
@@ -44,39 +44,39 @@ async def create(context: ContextOf, actor: Actor, body: SubscriptionIn) -> Subs
 
 @router.get("")
 async def list_subscriptions(context: ContextOf, caller: Caller) -> PageOut[SubscriptionOut]:
-    """All subscriptions, oldest first. Who may only read is not shown the path of a URL, which may be a key."""
+    """List all subscriptions, oldest first. URL paths may hold keys, so read-only callers do not see them."""
     return PageOut(items=await context.engine.read(lambda reader: _shown(reader, reader.subscriptions(), caller)))
 
 
 @router.get("/{name}")
 async def show(context: ContextOf, caller: Caller, name: str) -> SubscriptionOut:
-    """One subscription, by its name or id."""
+    """Show one subscription, by name or id."""
     return await context.engine.read(lambda reader: _shown(reader, [find_subscription(reader, name)], caller)[0])
 
 
 @router.delete("/{name}")
 async def delete(context: ContextOf, actor: Actor, name: str) -> SubscriptionOut:
-    """Delete it; what waits and what is dead is forgotten."""
+    """Delete a subscription, with its waiting and dead deliveries."""
     return SubscriptionOut.of(await context.engine.delete_subscription(name, actor=actor))
 
 
 @router.post("/{name}/pause")
 async def pause(context: ContextOf, actor: Actor, name: str, body: PauseIn | None = None) -> SubscriptionOut:
-    """Send nothing until it is resumed."""
+    """Pause a subscription: nothing is sent until it is resumed."""
     reason = None if body is None else body.reason
     return await _after(context, await context.engine.pause_subscription(name, actor=actor, reason=reason))
 
 
 @router.post("/{name}/resume")
 async def resume(context: ContextOf, actor: Actor, name: str, body: ResumeIn | None = None) -> SubscriptionOut:
-    """Go on where it was paused, or with what happens from now on."""
+    """Resume a subscription where it was paused, or skip to what happens from now on."""
     is_skipping = body is not None and body.skip
     return await _after(context, await context.engine.resume_subscription(name, actor=actor, is_skipping=is_skipping))
 
 
 @router.post("/{name}/rotate-secret")
 async def rotate(context: ContextOf, actor: Actor, name: str, body: RotateIn | None = None) -> SubscriptionOut:
-    """Sign with a new secret, shown this once; the one before signs too for a while, unless others know it."""
+    """Rotate the secret; the new one is shown only this once. The old one also signs for a while, unless `at_once`."""
     is_at_once = body is not None and body.at_once
     rotated = await context.engine.rotate_secret(name, actor=actor, is_at_once=is_at_once)
     return SubscriptionOut.of(rotated, is_secret_shown=True)
@@ -84,7 +84,7 @@ async def rotate(context: ContextOf, actor: Actor, name: str, body: RotateIn | N
 
 @router.post("/{name}/test")
 async def test(context: ContextOf, name: str) -> TestOut:
-    """Post a ping now, and say what the receiver answered."""
+    """Post a ping now, and return the receiver's answer."""
     answer = await context.notifier.test(name)
     took_s = round(answer.took_s, 6)
     return TestOut(delivered=answer.is_taken, status=answer.status, error=answer.words, took_s=took_s)
@@ -98,7 +98,7 @@ async def list_deliveries(
     after: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1)] = 100,
 ) -> PageOut[DeliveryOut]:
-    """Deliveries that are tried again, or that were given up; oldest first."""
+    """List deliveries that are waiting for a retry, or dead ones; oldest first."""
     size = min(limit, context.page_size_max)
     start = _key(after)
 
@@ -112,7 +112,7 @@ async def list_deliveries(
 
 @router.post("/{name}/deliveries/redeliver")
 async def redeliver(context: ContextOf, actor: Actor, name: str, body: RedeliverIn | None = None) -> RedeliveredOut:
-    """Try dead deliveries again, at once: some, or all."""
+    """Retry some or all dead deliveries at once."""
     keys = None if body is None else body.keys()
     return RedeliveredOut(count=await context.engine.redeliver(name, keys, actor=actor))
 
@@ -135,10 +135,10 @@ async def _after(context: Context, changed: Subscription) -> SubscriptionOut:
 
 
 def _key(after: str | None) -> tuple[int, str]:
-    """The delivery that a page comes after.
+    """Return the key of the delivery that a page comes after.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: The text is not the key of a delivery.
     """
     if after is None:
         return (0, "")

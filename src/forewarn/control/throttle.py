@@ -1,9 +1,9 @@
-"""Callers who ignore refusals: the listener refuses them before a request is read or a token is looked up.
+"""Throttle for callers who ignore refusals: refuse them before a request is read or a token is looked up.
 
-A refusal by a route costs as much as an answer, so refusals are limited, too. A known caller has a number of them per
-minute (`core.budget.Use.REFUSALS`) for each kind of request: a page that reconnects without a pause does not stop the
-approvals of the same tenant. Unknown callers are counted by address and in total. That limit does not affect callers
-who have shown a valid token or session before.
+A refusal by a route costs as much as a response, so refusals are limited too. A known caller may have a number of them
+per minute (`core.budget.Use.REFUSALS`) for each kind of request, so a page that reconnects without a pause does not
+block approvals by the same tenant. Unknown callers are counted by address and in total. That limit does not affect
+callers who have shown a valid token or session before.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ __all__ = ["UNKNOWN", "Credential", "Throttle", "credential_of", "use_of"]
 _KNOWN_MAX = 20_000
 _ADDRESSES_MAX = 20_000
 UNKNOWN = "unknown-requests"
-"""The limit of callers who are not known, as metrics name it."""
+"""Name of the limit on unknown callers in metrics."""
 
 _ADDRESS_BURST_S = 10
 _UNKNOWN_BURST_S = 4
-"""At once, strangers may send what is allowed in so many seconds: each request costs as much as an answer."""
+"""Burst of unknown callers, as seconds of their rate; kept small since each request costs as much as a response."""
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NAMES = frozenset({b"authorization", b"cookie", b"host"})
 
 Credential = bytes
-"""A digest of what a request shows of who sends it."""
+"""Digest of the token or session that a request shows."""
 
 _KEY = secrets.token_bytes(16)
 
 
 def credential_of(headers: Iterable[tuple[bytes, bytes]]) -> Credential | None:
-    """Return a digest of the token that a request shows, or else of its session; None: it shows neither.
+    """Return a digest of the token that a request shows, or else of its session; None if it shows neither.
 
-    Whatever is sent beside them leaves it the same: a caller who varies that stays the same caller.
+    Other parts of the headers do not change the digest, so a caller cannot escape the limit by varying them.
     """
     shown: dict[bytes, bytes] = {}
     for name, value in headers:
@@ -59,7 +59,7 @@ def credential_of(headers: Iterable[tuple[bytes, bytes]]) -> Credential | None:
 
 
 def _session(cookies: bytes, host: bytes) -> bytes:
-    """Return the value of the dashboard's cookie, whose name ends with the port; empty: there is none."""
+    """Return the value of the dashboard's cookie, whose name ends with the port; empty if there is none."""
     port = host.rpartition(b":")[2]
     name = b"forewarn-" + (port if port.isdigit() else b"0")
     found = dict(pair.strip().partition(b"=")[::2] for pair in cookies.split(b";"))
@@ -67,7 +67,7 @@ def _session(cookies: bytes, host: bytes) -> bytes:
 
 
 def use_of(method: str, path: str) -> Use:
-    """Return what a request is for: a watch, a live page, a change or a read."""
+    """Return the kind of a request: a watch, a live page, a change or a read."""
     if method not in _READS:
         return Use.CHANGES
     if path.startswith("/live/"):
@@ -83,12 +83,12 @@ class Throttle:
     """Decides which requests are refused unread.
 
     Args:
-        per_address_max: Requests of callers who are not known, per minute and address.
-        unknown_max: The same, of all addresses together.
-        proxies: Addresses that speak for many callers, to which `per_address_max` does not apply.
+        per_address_max: Maximum number of requests from unknown callers, per minute and address.
+        unknown_max: Maximum number of requests from unknown callers, per minute, from all addresses together.
+        proxies: Addresses that forward for many callers, to which `per_address_max` does not apply.
 
     Attributes:
-        refused: How many requests have been refused unread, of callers who are known and of others.
+        refused: Number of requests refused unread, from known callers and from others.
     """
 
     def __init__(self, *, per_address_max: int, unknown_max: int, proxies: Sequence[Network] = ()) -> None:
@@ -100,7 +100,7 @@ class Throttle:
         self._known: OrderedDict[Credential, Account] = OrderedDict()
 
     def remember(self, credential: Credential, account: Account) -> None:
-        """Remember whose credential this is."""
+        """Remember the account that a valid credential belongs to."""
         self._known[credential] = account
         self._known.move_to_end(credential)
         if len(self._known) > _KNOWN_MAX:
@@ -115,11 +115,11 @@ class Throttle:
             self._address(address).add(now_s)
 
     def is_known(self, credential: Credential | None) -> bool:
-        """Return whether this credential was valid when it was last looked up."""
+        """Return True if the credential was valid when it was last looked up."""
         return credential is not None and credential in self._known
 
     def refuse_unread(self, credential: Credential | None, use: Use, address: str, now_s: float) -> str | None:
-        """Return who sends too much of what is refused; None: this request is to be read."""
+        """Count a request that is to be refused unread and return its sender; None if it is to be read."""
         account = None if credential is None else self._known.get(credential)
         if account is not None:
             if account.refuse_unread(use, now_s) is None:

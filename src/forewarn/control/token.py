@@ -1,4 +1,4 @@
-"""`/v1/tokens` and `/v1/whoami`: tokens of people and programs, and who asks."""
+"""`/v1/tokens` and `/v1/whoami`: tokens of people and programs, and the identity of the caller."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ router = APIRouter(prefix="/v1", tags=["token"])
 
 @router.get("/whoami")
 async def whoami(caller: Caller) -> PrincipalOut:
-    """Who asks, with which role, and what they own."""
+    """Show the caller, with their role and what they own."""
     return PrincipalOut.of(caller)
 
 
 @router.post("/tokens", status_code=201)
 async def create(context: ContextOf, actor: Actor, body: AccessTokenIn) -> AccessTokenOut:
-    """Make a token; it is shown this once."""
+    """Create a token; it is shown only this once."""
     count = len(body.scopes) + len(body.vms)
     if count > context.token_names_max:
         msg = f"{count} scopes and VMs are named: the limit is {context.token_names_max} (token_names_max)"
@@ -47,7 +47,7 @@ async def list_tokens(
     after: Annotated[str | None, Query(max_length=32, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1)] = 100,
 ) -> PageOut[AccessTokenOut]:
-    """Tokens of people and programs, oldest first, with those that are not taken any more."""
+    """List the tokens of people and programs, oldest first, including revoked and expired ones."""
     begin, size = number(after) or 0, min(limit, context.page_size_max)
     found = await context.engine.read(lambda reader: reader.tokens())
     shown = [AccessTokenOut.of(token) for token in found[begin : begin + size]]
@@ -56,5 +56,5 @@ async def list_tokens(
 
 @router.delete("/tokens/{token_id}")
 async def revoke(context: ContextOf, actor: Actor, token_id: str) -> AccessTokenOut:
-    """From now on that token is not taken any more; a stream that began with it ends."""
+    """Revoke a token; streams that began with it end."""
     return AccessTokenOut.of(await context.engine.revoke_token(token_id, actor=actor))

@@ -1,4 +1,4 @@
-"""`/v1/ledger/verify` and `/v1/ledger/head`: whether anybody has tampered with the ledger."""
+"""`/v1/ledger/verify` and `/v1/ledger/head`: detection of tampering with the ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/ledger", tags=["ledger"])
 
 _PIECE = 500
-"""Links in one read: some milliseconds on the reader's thread."""
+"""Number of links per read; takes a few milliseconds on the reader's thread."""
 
 _TOLD_EVERY = 20
 _HEADS_MAX = 1000
@@ -35,7 +35,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 @router.get("/head")
 async def show_heads(context: ContextOf) -> HeadsOut:
-    """What both hash chains end with. Note it outside this service, and compare it later."""
+    """Show the heads of both hash chains. Record them outside this service to compare later."""
 
     def read(reader: Reader) -> HeadsOut:
         return HeadsOut.of(reader.links(reader.position(), 1).heads)
@@ -50,7 +50,7 @@ async def verify(
         list[str] | None, Query(max_length=_HEADS_MAX, description="A head noted earlier; repeatable.")
     ] = None,
 ) -> StreamingResponse:
-    """Follow both hash chains from the beginning, piece by piece; one at a time."""
+    """Verify both hash chains from the beginning, in pieces; only one verification runs at a time."""
     noted = parse_noted(head or [])
     if context.verifying.locked():
         msg = "the ledger is being verified already: try again later"

@@ -1,4 +1,4 @@
-"""`/v1/vms`: look at VMs, and what users and the platform do to a single one."""
+"""`/v1/vms`: VMs, and operations by users and the platform on a single VM."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def list_vms(
     after: Annotated[str | None, Query(max_length=128, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1)] = 100,
 ) -> PageOut[VmOut]:
-    """VMs, by name."""
+    """List VMs, by name."""
     size = min(limit, context.page_size_max)
 
     def read(reader: Reader) -> PageOut[VmOut]:
@@ -52,7 +52,7 @@ async def list_vms(
 
 @router.get("/{name}")
 async def show_vm(context: ContextOf, caller: Caller, name: str) -> VmOut:
-    """One VM."""
+    """Show one VM."""
     found = await context.engine.read(lambda reader: _shown(reader, reader.vms(name=name, owned=caller.owned), caller))
     if not found:
         raise missing(name, "vm")
@@ -67,14 +67,14 @@ async def _operate(context: Context, caller: Principal, key: Key | None, request
 
 
 def _check_tenant(context: Context, caller: Principal, request: Request) -> None:
-    """See that a tenant asks for what it may.
+    """Check that a tenant may request this operation.
 
-    The VM is looked for in memory: how long that takes does not tell one that is foreign from one that never was. The
-    transaction looks once more.
+    The VM is looked up in memory, so that the time taken does not reveal whether another tenant has a VM of that name.
+    The transaction checks once more.
 
     Raises:
-        NotFound: The VM does not exist for it.
-        Forbidden: It would force, or speak for the platform.
+        NotFound: The tenant has no VM of that name.
+        Forbidden: The request forces a shorter notice, or names the platform as its source.
     """
     for name in request.vms:
         found = context.engine.identity.named(name)
@@ -92,7 +92,7 @@ def _check_tenant(context: Context, caller: Principal, request: Request) -> None
 async def restart(
     context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
-    """A user restarts the VM: a Reboot event (R87)."""
+    """Restart a VM for a user, with a Reboot event (R87)."""
     return await _operate(context, caller, key, (body or OperationIn()).to_request("user-restart", name))
 
 
@@ -100,7 +100,7 @@ async def restart(
 async def redeploy(
     context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
-    """A user redeploys the VM: a Redeploy event (R87)."""
+    """Redeploy a VM for a user, with a Redeploy event (R87)."""
     return await _operate(context, caller, key, (body or OperationIn()).to_request("user-redeploy", name))
 
 
@@ -108,7 +108,7 @@ async def redeploy(
 async def reimage(
     context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
-    """A user reimages the VM: a Reboot event where the scale set opted in (R93)."""
+    """Reimage a VM for a user, with a Reboot event if the scale set opted in (R93)."""
     return await _operate(context, caller, key, (body or OperationIn()).to_request("reimage", name))
 
 
@@ -116,7 +116,7 @@ async def reimage(
 async def evict(
     context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
-    """The platform takes a Spot VM back: a Preempt event (R90)."""
+    """Evict a Spot VM for the platform, with a Preempt event (R90)."""
     return await _operate(context, caller, key, (body or OperationIn()).to_request("spot-eviction", name))
 
 
@@ -124,12 +124,12 @@ async def evict(
 async def delete(
     context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
-    """Delete the VM: a Terminate event where the scale set opted in (R91)."""
+    """Delete a VM, with a Terminate event if the scale set opted in (R91)."""
     return await _operate(context, caller, key, (body or OperationIn()).to_request("scale-set-delete", name))
 
 
 @router.post("/{name}/update-model")
 async def update_model(context: ContextOf, actor: Actor, name: str) -> VmOut:
-    """Bring the VM to its scale set's latest model, and so to its delete notification (R91)."""
+    """Update a VM to its scale set's latest model, including its delete notification setting (R91)."""
     await context.engine.update_model(name, actor=actor)
     return (await context.engine.read(lambda reader: _shown(reader, reader.vms(name=name))))[0]

@@ -1,8 +1,8 @@
-"""Who may see and do what: roles, tokens, what a tenant owns, and what is shown to whom.
+"""Access rules: roles, tokens, the ownership of a tenant, and the view that each caller gets.
 
-A tenant owns scopes, and VMs that stand alone. What it does not own does not exist for it. So whatever is shown to a
-tenant goes through `Principal.shown` and its siblings, and whatever is listed for one is chosen by its `Owned` in the
-query.
+A tenant owns scopes, and VMs that belong to no scope. Anything else does not exist for it. Therefore every value shown
+to a tenant goes through `Principal.shown` and its siblings, and every list for a tenant is filtered by its `Owned` in
+the query.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ __all__ = ["FILE_OPERATOR", "Owned", "Principal", "Revocation", "Role", "Token"]
 
 
 class Role(StrEnum):
-    """What somebody may do."""
+    """Role of a caller, which decides what it may do."""
 
     OPERATOR = "operator"
-    """Everything."""
+    """Full access."""
 
     TENANT = "tenant"
-    """What concerns its own VMs; anything else does not exist for it."""
+    """Access to its own VMs; anything else does not exist for it."""
 
     HOST = "host"
-    """What the endpoint on one host needs."""
+    """Access needed by the endpoint on one host."""
 
     READ_ONLY = "read-only"
-    """Everything that reads, nothing that changes."""
+    """Full read access, no changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """What belongs to a tenant.
+    """Scopes and VMs owned by a tenant.
 
     Attributes:
         scopes: Names of scopes; all VMs in them belong to it.
-        vms: Names of VMs. One that is in a scope with others does not count: who owns the scope owns it.
+        vms: Names of VMs. A VM that shares a scope with others does not count: it belongs to the owner of the scope.
     """
 
     scopes: frozenset[str] = frozenset()
@@ -52,15 +52,15 @@ class Owned:
 
     @property
     def key(self) -> str:
-        """Digest of the names, by which whatever counts for a tenant counts for all of its tokens together."""
+        """Digest of the names. All tokens of one tenant have the same key, and so share limits."""
         return sha256(msgspec.json.encode((sorted(self.scopes), sorted(self.vms)))).hexdigest()
 
     def has_vm(self, vm: VirtualMachine, scope: Scope | None = None) -> bool:
-        """Whether the VM belongs to it.
+        """Return True if the VM belongs to the tenant.
 
         Args:
             vm: The VM.
-            scope: Its scope, if it has one that is known: one of kind standalone only says that it has none.
+            scope: Scope of the VM; None if it has none or the scope is unknown. A standalone scope counts as none.
         """
         if vm.scope in self.scopes:
             return True
@@ -68,15 +68,18 @@ class Owned:
         return is_alone and vm.name in self.vms
 
     def has_claim(self, claim: Claim) -> bool:
-        """Whether a maintenance that claims this claims a VM of it."""
+        """Return True if the claim is for a VM of the tenant."""
         return claim.vm in self.vms if claim.scope is None else claim.scope in self.scopes
 
     def claims(self, maintenance: Maintenance) -> tuple[Claim, ...]:
-        """Those claims of a maintenance that are for its VMs."""
+        """Return the claims of a maintenance that are for VMs of the tenant."""
         return tuple(claim for claim in maintenance.claims if self.has_claim(claim))
 
     def has_event(self, event: Event, maintenance: Maintenance) -> bool:
-        """Whether the event is about its VMs. All resources of an event have the same owner: it is of one audience."""
+        """Return True if the event is about VMs of the tenant.
+
+        All resources of an event have the same owner, because an event has one audience.
+        """
         return any(claim.vm in event.resources for claim in self.claims(maintenance))
 
     def has_entry(
@@ -88,14 +91,14 @@ class Owned:
     ) -> bool:
         """Return whether a ledger entry concerns the tenant.
 
-        An entry of a maintenance belongs to whoever owned the claimed VMs then; any other entry belongs by the
-        inventory of today.
+        An entry of a maintenance belongs to the tenant that owned the claimed VMs at the time; for any other entry, the
+        current inventory decides.
 
         Args:
             entry: The ledger entry.
             maintenance: The maintenance that `entry.maintenance_id` names; None if it has been deleted.
             find_vm: Return a declared VM and its scope by name; None if there is none.
-            selection: The claim by which the entry belongs has to be at the place that the selection names.
+            selection: Place at which the claim that makes the entry the tenant's must be.
         """
         if entry.maintenance_id is not None:
             claims = () if maintenance is None else self.claims(maintenance)
@@ -115,18 +118,18 @@ def _is_about(entry: Entry, claim: Claim) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A bearer token, as it is kept.
+    """A bearer token, as stored.
 
     Attributes:
-        id: To revoke it by.
-        name: Whose it is, for people and for the ledger.
-        scopes: Of a tenant.
-        vms: Of a tenant: VMs that stand alone.
-        host: Of the endpoint on a host.
-        digest: SHA-256 of the token, hexadecimal: the token itself is not kept.
-        created_by: Who made it; empty where that was not written down.
-        expires_at: From when it is not taken any more; None: it lasts.
-        revoked_at: As `expires_at`, by somebody's decision.
+        id: Identifier used to revoke the token.
+        name: Name of the holder, for people and for the ledger.
+        scopes: Scopes of a tenant.
+        vms: VMs of a tenant that belong to no scope.
+        host: Host of an endpoint token.
+        digest: SHA-256 of the token, hexadecimal; the token itself is not stored.
+        created_by: Actor that created the token; empty if that was not recorded.
+        expires_at: Time from which the token is refused; None if it does not expire.
+        revoked_at: Time of revocation; None if it is not revoked.
     """
 
     id: str
@@ -142,11 +145,11 @@ class Token:
     revoked_at: datetime | None = None
 
     def is_taken(self, now: datetime) -> bool:
-        """Whether it is neither revoked nor expired."""
+        """Return True if the token is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def principal(self) -> Principal:
-        """Who shows it."""
+        """Return the principal that the token authenticates."""
         return Principal(
             actor=f"{self.role}:{self.host or self.name}",
             role=self.role,
@@ -160,12 +163,12 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revocation:
-    """A login link that was used, or a session that was logged out of.
+    """A login link that was used, or a session that was logged out.
 
     Attributes:
-        nonce: What tells the link or the session from others.
-        actor: Whose it was.
-        expires_at: From then on it would not be taken anyway, and this can be forgotten.
+        nonce: Unique identifier of the link or session.
+        actor: Owner of the link or session.
+        expires_at: Time from which it would be refused anyway, so that this record can be deleted.
     """
 
     nonce: str
@@ -174,20 +177,20 @@ class Revocation:
 
 
 _OPEN_REASONS = frozenset({EntryKind.IMPACT_MEASURED, EntryKind.VM_CHANGED, EntryKind.UNSEEN, EntryKind.LATE})
-"""Kinds of entries whose reason Forewarn itself writes, and never names a host or anybody else's in it."""
+"""Kinds of entries whose reason is written by Forewarn and names no host and no other tenant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who asks, once it is known.
+    """An authenticated caller.
 
     Attributes:
-        actor: As the ledger names it: ``operator:NAME``, ``tenant:NAME``, ``read-only:NAME`` or ``host:NAME``.
-        scopes: Of a tenant.
-        vms: Of a tenant: VMs that stand alone.
-        host: Of the endpoint on a host.
-        token_id: Of the token it showed, if that is one of the table.
-        expires_at: Until when it is known; None: no end is set.
+        actor: Name in the ledger: ``operator:NAME``, ``tenant:NAME``, ``read-only:NAME`` or ``host:NAME``.
+        scopes: Scopes of a tenant.
+        vms: VMs of a tenant that belong to no scope.
+        host: Host of an endpoint.
+        token_id: Id of the token that it presented; None if the token is not in the table.
+        expires_at: End of the authentication; None if it has none.
     """
 
     actor: str
@@ -200,23 +203,23 @@ class Principal:
 
     @property
     def owned(self) -> Owned | None:
-        """What it is limited to; None: it may see everything."""
+        """Ownership that limits the caller; None if it may see everything."""
         if self.role in {Role.OPERATOR, Role.READ_ONLY}:
             return None
         return Owned(scopes=self.scopes, vms=self.vms)
 
     def owns(self, vm: VirtualMachine, scope: Scope | None = None) -> bool:
-        """Whether that VM exists for it; see `Owned.has_vm`."""
+        """Return True if the VM exists for the caller; see `Owned.has_vm`."""
         return self.owned is None or self.owned.has_vm(vm, scope)
 
     def owns_all(self, maintenance: Maintenance) -> bool:
-        """Whether a maintenance is about nothing but its VMs."""
+        """Return True if the maintenance affects only VMs of the caller."""
         return self.owned is None or len(self.owned.claims(maintenance)) == len(maintenance.claims)
 
-    # What it is shown
+    # Views for the caller
 
     def shown(self, maintenance: Maintenance) -> Maintenance:
-        """The maintenance without what a tenant is not told: hosts, VMs of others, the operator's reasons."""
+        """Return the maintenance without what is hidden from tenants: hosts, VMs of others, the operator's reasons."""
         if self.owned is None:
             return maintenance
         claims = tuple(replace(claim, host="") for claim in self.owned.claims(maintenance))
@@ -224,7 +227,10 @@ class Principal:
         return replace(maintenance, claims=claims, hosts=(), force_reason=None, moved_by=moved_by)
 
     def shown_events(self, maintenance: Maintenance, events: Iterable[Event]) -> list[Event]:
-        """Those events of a maintenance that it may see; who approved is told by the role alone, if not by its VMs."""
+        """Return the events of a maintenance that the caller may see.
+
+        An approver other than the tenant's own VMs is shown by role only.
+        """
         owned = self.owned
         if owned is None:
             return list(events)
@@ -236,20 +242,21 @@ class Principal:
         ]
 
     def shown_entry(self, entry: Entry) -> Entry:
-        """A ledger entry that concerns it, without names and words of others."""
+        """Return a ledger entry that concerns the caller, without names and reasons of others."""
         if self.owned is None:
             return entry
         is_told = entry.actor == self.actor or entry.kind in _OPEN_REASONS
-        # Its own events are approved by its own VMs. What becomes of the whole maintenance, anybody's may have set off.
+        # Of all VMs, only the tenant's own can approve its events. A change of the whole maintenance may be
+        # caused by a VM of any tenant; it is named only if the caller owns it.
         actor = self._shown_actor(entry.actor, is_own=entry.kind is EntryKind.APPROVED)
         return replace(entry, actor=actor, reason=entry.reason if is_told else None)
 
     def _shown_actor(self, actor: str, *, is_own: bool) -> str:
-        """``operator`` of ``operator:NAME``; itself and its own VMs by name."""
+        """Reduce ``operator:NAME`` to ``operator``; the caller and its own VMs keep their names."""
         kind, _, name = actor.partition(":")
         is_named = actor == self.actor or (kind == "vm" and (is_own or name in self.vms))
         return actor if is_named else kind
 
 
 FILE_OPERATOR = Principal(actor="operator:local", role=Role.OPERATOR)
-"""Who shows the token that lies in the state folder."""
+"""Caller that presents the token in the state folder."""

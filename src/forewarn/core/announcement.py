@@ -1,8 +1,8 @@
-"""Making the events of a maintenance: one for each audience and update domain (R34, R83).
+"""Announcing a maintenance: one event for each audience and update domain (R34, R83).
 
-An audience gets an event when it is enabled (R67, R68, R70) and the cause makes events for the VM at all (R91, R93).
-The time of a maintenance is the same whether anybody is shown an event or not, but for what may start at once where
-no VM can be warned (R70a). An audience that is enabled while a maintenance waits is shown its event then (R70b).
+An audience gets an event if it is enabled (R67, R68, R70) and the cause makes events for the VM at all (R91, R93).
+The time of a maintenance does not depend on whether any audience gets an event, except for operations that may start at
+once when no VM can be warned (R70a). An audience that is enabled while a maintenance waits gets its event then (R70b).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = ["announce", "announce_late", "ceil_to_second", "is_announcing", "is_w
 
 
 def ceil_to_second(moment: datetime) -> datetime:
-    """The whole second at or after `moment`: notice is rounded up, never down (R71)."""
+    """Return the whole second at or after `moment`: notice is rounded up, never down (R71)."""
     return moment if moment.microsecond == 0 else moment.replace(microsecond=0) + timedelta(seconds=1)
 
 
 def is_announcing(audience: Audience | None, now: datetime, announce_delay: timedelta) -> bool:
-    """Whether new events are shown to that audience now (R67, R68, R70)."""
+    """Return True if the audience gets new events now (R67, R68, R70)."""
     return audience is not None and audience.enabled_at is not None and audience.enabled_at + announce_delay <= now
 
 
 def makes_event(cause: str, vm: VirtualMachine, scope: Scope | None) -> bool:
-    """Whether an operation of that cause on that VM makes an event at all.
+    """Return True if an operation of that cause on that VM makes an event at all.
 
     Spec: R91 (deletes), R93 (OS image)
     """
@@ -57,16 +57,17 @@ def makes_event(cause: str, vm: VirtualMachine, scope: Scope | None) -> bool:
 
 
 def announce(draft: Draft, maintenance: Maintenance, *, is_new: bool) -> Maintenance:
-    """Make the events of a new or queued maintenance and let its notice begin.
+    """Make the events of a new or queued maintenance and start its notice.
 
     Returns:
-        The maintenance: scheduled, or started when its cause is immediate (R73).
+        The maintenance: scheduled, or started if its cause is immediate (R73).
 
     Raises:
         QuietHoursConflict: No moment within the limits of its notice is outside of all quiet hours; nothing was made.
     """
     cause = CAUSES[maintenance.cause]
     events = _make_events(draft, maintenance)
+    # Found before anything is stored in the draft: it may raise, and then nothing may have been made.
     start = CalmMoment(at=draft.now) if cause.is_immediate else _start(draft, maintenance, has_events=bool(events))
     for event in events:
         draft.put(event)
@@ -84,9 +85,9 @@ def announce(draft: Draft, maintenance: Maintenance, *, is_new: bool) -> Mainten
 
 
 def announce_late(draft: Draft, audience: Audience) -> None:
-    """Show an audience that has just been enabled what waits for its VMs, with the NotBefore that stands (R70b).
+    """Give an audience that was just enabled the events of scheduled maintenances, NotBefore unchanged (R70b).
 
-    What it was shown before it fell silent comes back under the same id, with the approvals that it had.
+    Events that it had before it was disabled return under the same id, with their approvals.
     """
     for maintenance in list(draft.maintenances.values()):
         if maintenance.state is not MaintenanceState.SCHEDULED:
@@ -118,27 +119,28 @@ def _note_policies(draft: Draft, events: list[Event]) -> None:
 
 
 def _start(draft: Draft, maintenance: Maintenance, *, has_events: bool) -> CalmMoment:
-    """NotBefore, by its notice and out of quiet hours (R70a, R71)."""
+    """Return NotBefore, given the notice and the quiet hours (R70a, R71)."""
     notice = maintenance.notice
     if has_events and maintenance.force_reason is None:
-        notice = max(notice, MINIMUM_NOTICE[maintenance.type])  # it may have opted in while this was in the queue
+        # An audience may have opted in while this was in the queue.
+        notice = max(notice, MINIMUM_NOTICE[maintenance.type])
     elif not has_events and maintenance.is_at_once_unwarned:
         notice = timedelta(0)
-    # Without any notice it begins now, and not at the end of this second: there is no NotBefore to be read.
+    # Without notice it begins now, and not at the end of this second: there is no NotBefore that anyone could read.
     earliest = ceil_to_second(draft.now + notice) if notice else draft.now
     named = maintenance.requested_not_before
     return must_be_calm(draft, maintenance, earliest if named is None else max(earliest, ceil_to_second(named)))
 
 
 def is_warned(draft: Draft, cause: str, vm: VirtualMachine, start: datetime | None = None) -> bool:
-    """Whether an operation of that cause would show an event about that VM.
+    """Return True if an operation of that cause would give an event about that VM.
 
     Args:
-        draft: What is decided on.
-        cause: Of the operation.
+        draft: The decision.
+        cause: Cause of the operation.
         vm: The VM.
-        start: When the operation begins; None: now. What begins before the delay after enabling is over is not
-            announced (R68); what begins later is, so that a scope which has just asked is warned of it (R70b).
+        start: Start of the operation; None if now. An operation that begins before the delay after enabling is over is
+            not announced (R68). A later one is, so that a scope that has just asked is warned of it (R70b).
     """
     scope = draft.scopes[vm.scope] if vm.scope is not None else None
     audience = draft.audiences.get(audience_key(vm, scope))
@@ -146,7 +148,7 @@ def is_warned(draft: Draft, cause: str, vm: VirtualMachine, start: datetime | No
 
 
 def _earliest_start(draft: Draft, maintenance: Maintenance) -> datetime:
-    """When a maintenance can begin, before anything is known of those whom it hits."""
+    """Return the earliest start of a maintenance, before its VMs are considered."""
     if maintenance.is_at_once_unwarned or CAUSES[maintenance.cause].is_immediate:
         return draft.now
     return max(draft.now + maintenance.notice, maintenance.requested_not_before or draft.now)
@@ -155,12 +157,15 @@ def _earliest_start(draft: Draft, maintenance: Maintenance) -> datetime:
 def _make_events(
     draft: Draft, maintenance: Maintenance, *, among: str | None = None, except_for: Container[str] = ()
 ) -> list[Event]:
-    """Its events for those who are shown some now; or for one audience that was just enabled, and its other VMs."""
+    """Make events for all audiences that get some now; or for audience `among`, which was just enabled.
+
+    VMs in `except_for` already have one.
+    """
     groups: dict[tuple[str, int], list[VirtualMachine]] = {}
     start = _earliest_start(draft, maintenance)
     for name in maintenance.vms:
         vm = draft.vms.get(name)
-        # One may have been preempted or deleted while the maintenance was in the queue.
+        # A VM may have been preempted or deleted while the maintenance was in the queue.
         if vm is None or vm.power_state is not PowerState.RUNNING or name in except_for:
             continue
         scope = draft.scopes[vm.scope] if vm.scope is not None else None

@@ -1,4 +1,4 @@
-"""Approvals: what a VM says with StartRequests, or an operator through the control API."""
+"""Approval of events by a VM (StartRequests) or by an operator (control API)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Approval", "Approver", "approve"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approver:
-    """Who approves.
+    """The VM or operator that approves.
 
     Attributes:
         actor: ``vm:NAME`` or ``operator:NAME``.
         audience: The audience whose events it may approve (R51); None for an operator, who may approve all (X6).
-        vm: Name of the VM, if it is one.
+        vm: Name of the VM; None for an operator.
     """
 
     actor: str
@@ -32,13 +32,13 @@ class Approver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """What came of an approval, by event id.
+    """Result of an approval, by event id.
 
     Attributes:
-        unknown: Ids that the approver was never shown: nothing at all was approved then (R55).
-        approved: Approved now, for the first time.
-        unchanged: Approved before, already started or finished: fine, and without effect (R49, R55).
-        refused: Ids that a policy leaves to other approvers: nothing at all was approved then.
+        unknown: Ids that the approver never received; if there are any, nothing was approved (R55).
+        approved: Ids approved now, for the first time.
+        unchanged: Ids approved before, already started or finished: accepted, without effect (R49, R55).
+        refused: Ids that a policy reserves for other approvers; if there are any, nothing was approved.
     """
 
     unknown: tuple[str, ...] = ()
@@ -48,12 +48,12 @@ class Approval:
 
 
 def approve(draft: Draft, event_ids: Iterable[str], approver: Approver) -> Approval:
-    """Approve every event, or none when one of them is unknown to the approver, or not for it to approve.
+    """Approve all events, or none if one of them is unknown to the approver or reserved for another.
 
     Args:
-        draft: Holds the events of that audience among `event_ids`, finished ones included.
+        draft: Decision that holds the events of that audience among `event_ids`, finished ones included.
         event_ids: Upper-case GUIDs; repeats count once (R52).
-        approver: Who says so.
+        approver: The VM or operator that approves.
 
     Spec: R49 to R57a, R85, X6
     """
@@ -69,14 +69,14 @@ def approve(draft: Draft, event_ids: Iterable[str], approver: Approver) -> Appro
 
 
 def _is_open(draft: Draft, event_id: str) -> bool:
-    """Whether an approval of it changes anything."""
+    """Return True if approving the event changes anything."""
     event = draft.events[event_id]
     is_waiting = draft.maintenances[event.maintenance_id].state is MaintenanceState.SCHEDULED
     return is_waiting and event.is_listed and not event.is_settled
 
 
 def _is_refused(draft: Draft, event_id: str, approver: Approver) -> bool:
-    """Whether the policy of those whom it is shown to leaves it to others; what is settled is nobody's any more."""
+    """Return True if the tenant's policy reserves the approval for others. A settled event is never refused."""
     event = draft.events[event_id]
     if not _is_open(draft, event_id):
         return False

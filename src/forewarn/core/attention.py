@@ -1,4 +1,4 @@
-"""What a look at a maintenance finds: a VM that has not seen it, or that it is late. Written down once each."""
+"""Check of one maintenance: record once that a VM has not seen it, or that it is late."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["take_look"]
 
 
 def take_look(draft: Draft, look: Look, asked: Mapping[str, datetime]) -> Look | None:
-    """Write down what there is to say about a maintenance now.
+    """Record in the ledger what is wrong with a maintenance now.
 
     Args:
-        draft: Holds the maintenance and its events.
-        look: The look that is due.
-        asked: When each audience is known to have asked last.
+        draft: Decision that holds the maintenance and its events.
+        look: The check that is due.
+        asked: Time of the last known request of each audience.
 
     Returns:
-        The next look; None: none is needed.
+        The next check; None if none is needed.
     """
     maintenance = draft.maintenances.get(look.maintenance_id)
     if maintenance is None or not maintenance.is_active:

@@ -1,8 +1,8 @@
-"""How much of the service one principal may use at a time, and who has met a limit.
+"""Budgets: how much of the service one principal may use at a time, and a count of the limits it met.
 
-Operators and readers count by their name, hosts by theirs, and tenants by what they own: several tokens of one tenant
-share one budget. What is in use is taken and given back; what is limited by the minute is counted in a bucket that
-drains with time. All of it is in memory, for a bounded number of principals.
+Operators and readers are counted by name, hosts by host name, and tenants by what they own: several tokens of one
+tenant share one budget. Concurrent use is taken and given back; uses limited per minute are counted in a leaky bucket.
+All of it is in memory, for a bounded number of principals.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _LOOKS_MAX = 100
 
 
 class Use(StrEnum):
-    """What a budget limits."""
+    """Kind of use that a budget limits."""
 
     CONNECTIONS = "connections"
     """Connections to the control address."""
 
     REQUESTS = "requests"
-    """Requests being worked on, without those that stream."""
+    """Requests in progress, except streams."""
 
     WATCHES = "watches"
     """Streams of the API."""
@@ -39,22 +39,22 @@ class Use(StrEnum):
     """Bytes of request bodies held in memory."""
 
     CHANGES = "changes"
-    """Requests that change something, in a minute."""
+    """Requests per minute that change something."""
 
     WATCH_STARTS = "watch-starts"
-    """Streams of the API that begin, in a minute."""
+    """API streams started per minute."""
 
     REFUSALS = "refusals"
-    """Requests refused over one of the other limits, in a minute; beyond that they are refused unread."""
+    """Requests per minute refused over one of the other limits; any more are refused unread."""
 
 
 A_MINUTE = frozenset({Use.CHANGES, Use.WATCH_STARTS, Use.REFUSALS})
-"""Limits per minute; the others limit what is in use at the same time."""
+"""Limits per minute; the others limit concurrent use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What one principal may use: at a time, or in a minute where the name says so."""
+    """Limits of one principal: concurrent, or per minute if the name says so."""
 
     connections_max: int
     requests_max: int
@@ -66,7 +66,7 @@ class Budget:
     refusals_per_minute_max: int
 
     def most(self, use: Use) -> int:
-        """The limit of one use."""
+        """Return the limit of one use."""
         return {
             Use.CONNECTIONS: self.connections_max,
             Use.REQUESTS: self.requests_max,
@@ -81,11 +81,11 @@ class Budget:
 
 @dataclass(slots=True)
 class Bucket:
-    """Counts what happens, and forgets it steadily: as much in a minute as there may be in a minute.
+    """Leaky bucket that counts occurrences and drains `per_minute_max` of them per minute.
 
     Args:
-        per_minute_max: How often it may happen in a minute.
-        burst_max: How often at once, if it has not happened for a while.
+        per_minute_max: Rate limit per minute.
+        burst_max: Number allowed at once after a quiet period.
     """
 
     per_minute_max: float
@@ -99,11 +99,11 @@ class Bucket:
         return max(0.0, self._level - drained)
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until it may happen again; 0: it may now."""
+        """Return the seconds until the next occurrence is allowed; 0 if one is allowed now."""
         return max(0.0, self.level(now_s) + 1 - self.burst_max) * _MINUTE_S / self.per_minute_max
 
     def add(self, now_s: float) -> None:
-        """It has happened."""
+        """Count one occurrence."""
         self._level, self._counted_s = self.level(now_s) + 1, now_s
 
 
@@ -112,7 +112,7 @@ class Exceeded:
     """A limit that was met.
 
     Attributes:
-        retry_after_s: Seconds after which another try may succeed.
+        retry_after_s: Seconds after which a retry may succeed.
     """
 
     use: Use
@@ -122,14 +122,14 @@ class Exceeded:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Account:
-    """What one principal uses now.
+    """Current use of the service by one principal.
 
     Attributes:
-        name: The actor that used it last, as the ledger names it.
-        used: In use now, by use; without what is counted by the minute.
-        limited: How often each limit was met.
-        limited_s: When one was met last; None: never.
-        watches: Of a host: each watch, oldest first, with what ends it.
+        name: Actor that used the account last, as named in the ledger.
+        used: Amounts in use now, by use; uses limited per minute are not included.
+        limited: Number of times each limit was met.
+        limited_s: Time at which a limit was last met; None if never.
+        watches: Watches of a host, oldest first, each with the function that ends it.
     """
 
     name: str
@@ -143,29 +143,30 @@ class Account:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is in use."""
+        """True if nothing is in use."""
         return not any(self.used.values())
 
     def now_used(self, use: Use, now_s: float) -> int:
-        """How much of it is in use, or was in the last minute as far as that still counts."""
+        """Return the amount in use; for uses limited per minute, the rounded level of their buckets."""
         if use not in A_MINUTE:
             return self.used[use]
         return round(sum(bucket.level(now_s) for (each, _), bucket in self._buckets.items() if each is use))
 
     def take(self, use: Use, now_s: float, amount: int = 1) -> Exceeded | None:
-        """Take so much of it, unless that would be over the limit; see `give_back`."""
+        """Take an amount, unless that would exceed the limit; see `give_back`."""
         most = self.budget.most(use)
         if self.used[use] + amount > most:
+            # It is not known when an amount will be released, so 1 s is a guess.
             return self._refuse(use, now_s, 1.0)
         self.used[use] += amount
         return None
 
     def give_back(self, use: Use, amount: int = 1) -> None:
-        """It is not in use any more."""
+        """Release an amount."""
         self.used[use] -= amount
 
     def count(self, use: Use, now_s: float) -> Exceeded | None:
-        """Count something that is limited by the minute, unless there was too much of it in the last one."""
+        """Count one occurrence of a use limited per minute, unless its limit is met."""
         bucket = self._bucket(use, use)
         wait_s = bucket.wait_s(now_s)
         if wait_s:
@@ -174,11 +175,11 @@ class Account:
         return None
 
     def note_refused(self, use: Use, now_s: float) -> None:
-        """Count a request for that use that was refused, at the cost of reading it."""
+        """Count a request for that use that was refused after it was read."""
         self._bucket(Use.REFUSALS, use).add(now_s)
 
     def refuse_unread(self, use: Use, now_s: float) -> Exceeded | None:
-        """Whether a request for that use is to be refused without reading it: too many were refused after reading."""
+        """Refuse a request for that use unread if too many were refused after reading; return None to let it pass."""
         wait_s = self._bucket(Use.REFUSALS, use).wait_s(now_s)
         return self._refuse(Use.REFUSALS, now_s, wait_s) if wait_s else None
 
@@ -195,11 +196,11 @@ class Account:
 
 
 class Accounts:
-    """The accounts of all principals who use something, or have lately.
+    """Accounts of all principals that use the service now or have used it lately.
 
     Args:
-        budgets: What each role may use.
-        accounts_max: Principals that are remembered at a time. Those that use nothing make room first.
+        budgets: Budget of each role.
+        accounts_max: Maximum number of accounts kept. Idle accounts make room first.
     """
 
     def __init__(self, budgets: Mapping[Role, Budget], accounts_max: int) -> None:
@@ -208,15 +209,15 @@ class Accounts:
         self._accounts: OrderedDict[Hashable, Account] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many principals are remembered."""
+        """Return the number of accounts kept."""
         return len(self._accounts)
 
     def __iter__(self) -> Iterator[Account]:
-        """All of them, the one that was used last at the end."""
+        """Iterate over the accounts; the last one used comes last."""
         return iter(self._accounts.values())
 
     def of(self, principal: Principal) -> Account:
-        """The account of a principal."""
+        """Return the account of a principal."""
         key = _key(principal)
         account = self._accounts.get(key)
         if account is None:
@@ -228,10 +229,11 @@ class Accounts:
         return account
 
     def _make_room(self) -> None:
-        """Forget those that were used longest ago.
+        """Drop the idle accounts that were used longest ago.
 
-        One that is in use is put at the end, and stays: how many there are of those is bounded by the connections.
+        An account in use moves to the end and stays; the limit on connections bounds their number.
         """
+        # A bounded number of steps: with every account in use, this loop would otherwise scan them all each time.
         for _ in range(min(len(self._accounts), _LOOKS_MAX)):
             if len(self._accounts) < self._accounts_max:
                 return

@@ -1,4 +1,4 @@
-"""Why a maintenance happens, as data: one row a cause, with its defaults.
+"""Causes of maintenance, as data: one row for each cause, with its defaults.
 
 Spec: 1.11 (notice), 1.12 (description, source, duration), 1.15 (what makes events)
 """
@@ -11,7 +11,7 @@ from datetime import timedelta
 from forewarn.core.model import EventType, Source
 
 HARDWARE_FAILURE = "hardware-failure"
-"""The cause that says that a host has failed."""
+"""Cause of maintenance for a failed host."""
 
 __all__ = [
     "CAUSES",
@@ -33,7 +33,7 @@ MINIMUM_NOTICE = {
     EventType.PREEMPT: timedelta(seconds=30),
     EventType.TERMINATE: timedelta(minutes=5),
 }
-"""Least time between announcement and NotBefore (R71)."""
+"""Minimum time between announcement and NotBefore (R71)."""
 
 TERMINATE_NOTICE_MIN = timedelta(minutes=5)
 TERMINATE_NOTICE_MAX = timedelta(minutes=15)
@@ -51,18 +51,17 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """A row of the table.
+    """One row of the table.
 
     Attributes:
-        is_routine: Planned by the platform, so it is serialised over fault domains and waits its turn (R61).
+        is_routine: Planned by the platform, so it is serialised over fault domains and queues for its turn (R61).
         is_immediate: Goes straight to Started, without notice (R73).
-        is_per_vm: Each VM's operation stands alone: it neither waits for other tenants nor starts with them.
+        is_per_vm: Each VM's operation is separate: it neither waits for other tenants nor starts with them.
         types: Other types that an operator may give it; its own is always allowed.
-        profile: The opt-in without which it makes no event; None when it always makes one.
-        notice: Default notice when it is longer than the type's minimum.
-        is_fixed: Its NotBefore stays where it is: nobody can put it off, and no policy does (R72, R74, R90).
-        is_at_once_unwarned: Starts at once when no VM can be warned and no time was given, as users' operations do
-            (R70a).
+        profile: Opt-in required before it makes events; None if it always makes one.
+        notice: Default notice, if longer than the minimum of the type.
+        is_fixed: NotBefore is final: neither a caller nor a policy can postpone it (R72, R74, R90).
+        is_at_once_unwarned: Starts at once if no VM can be warned and no time was given, like user operations (R70a).
     """
 
     name: str
@@ -183,7 +182,7 @@ _ROWS = (
 )
 
 CAUSES = {row.name: row for row in _ROWS}
-"""Every cause by its name."""
+"""All causes by name."""
 
 DEFAULT_CAUSE = {
     (EventType.FREEZE, Source.PLATFORM): "live-migration",
@@ -197,4 +196,4 @@ DEFAULT_CAUSE = {
     (EventType.PREEMPT, Source.USER): "spot-eviction",
     (EventType.TERMINATE, Source.USER): "scale-set-delete",
 }
-"""The cause meant when an operator names only type and source."""
+"""Cause assumed when an operator names only type and source."""

@@ -1,9 +1,9 @@
 """Hash chains over the ledger: each entry carries a hash over its content and the hash of the entry before it.
 
-There are two chains. `Chain.AUDIT` holds what operators did and who was refused; it is kept by age alone, so what is
-left of it always ends a sequence without gaps. `Chain.EVENTS` holds what tenants, VMs and the passing of time caused;
-a maintenance is forgotten as a whole, so entries may be missing in the middle. Of each run of forgotten entries the
-last number and its hash are kept, and the chain goes on from there. See `docs/adr/0028-ledger-chain.md`.
+There are two chains. `Chain.AUDIT` holds operator actions and refusals; it is pruned by age alone, so what is left is
+always the end of a sequence without gaps. `Chain.EVENTS` holds what tenants, VMs and the passing of time caused; a
+maintenance is deleted as a whole, so entries may be missing in the middle. For each run of deleted entries the last
+number and its hash are kept, and the chain continues from there. See `docs/adr/0028-ledger-chain.md`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 START = bytes(32)
-"""What the first entry of a chain follows."""
+"""Hash that the first entry of a chain follows."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -43,12 +43,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Chain(StrEnum):
-    """Which entries follow each other, and are kept alike."""
+    """Chain of ledger entries with common retention."""
 
     AUDIT = "audit"
-    """What operators did, access and refusals; kept by age alone."""
+    """Operator actions, access and refusals; pruned by age alone."""
     EVENTS = "events"
-    """What tenants, VMs and the passing of time caused; kept by age and by number."""
+    """Entries caused by tenants, VMs and the passing of time; pruned by age and by number."""
 
 
 _AUDIT_KINDS = frozenset(
@@ -71,10 +71,10 @@ _AUDIT_KINDS = frozenset(
 
 
 def chain_of(entry: Entry) -> Chain:
-    """The chain that an entry belongs to."""
+    """Return the chain that an entry belongs to."""
     if entry.kind is EntryKind.REFUSED or entry.actor.startswith("operator:"):
         return Chain.AUDIT
-    # A host declares its own VMs as often as it likes, so what it causes is not kept by age alone.
+    # A host declares its own VMs as often as it likes, so retention by age alone would not bound its entries.
     is_ours = entry.kind in _AUDIT_KINDS and not entry.actor.startswith("host:")
     return Chain.AUDIT if is_ours else Chain.EVENTS
 
@@ -85,7 +85,7 @@ def link(previous: bytes, chain: Chain, sequence: int, entry: Entry) -> bytes:
     Args:
         previous: Hash of the entry before it in the same chain; `START` for the first.
         chain: The chain.
-        sequence: Number of the entry; `Entry.sequence` is ignored, for a new entry has none yet.
+        sequence: Number of the entry; `Entry.sequence` is ignored, because a new entry has none yet.
         entry: The content.
     """
     content = (
@@ -107,26 +107,26 @@ def link(previous: bytes, chain: Chain, sequence: int, entry: Entry) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The last entry of a chain at some moment. Noted outside the database, it shows later that nothing was changed.
+    """Last entry of a chain at some moment. A copy kept outside the database proves later that nothing was changed.
 
     Attributes:
         sequence: Number of the entry; 0 if there was none yet.
-        hash: Of the entry.
+        hash: Hash of the entry.
     """
 
     sequence: int = 0
     hash: bytes = START
 
     def __str__(self) -> str:
-        """As it is printed and noted: ``SEQUENCE:HASH``."""
+        """Return the printed form, ``SEQUENCE:HASH``."""
         return f"{self.sequence}:{self.hash.hex()}"
 
     @classmethod
     def parse(cls, text: str) -> Head:
-        """Read what was noted.
+        """Parse the printed form.
 
         Raises:
-            ValueError: It is not ``SEQUENCE:HASH``.
+            ValueError: `text` is not ``SEQUENCE:HASH``.
         """
         number, _, digits = text.partition(":")
         found = cls(sequence=int(number), hash=bytes.fromhex(digits))
@@ -138,12 +138,12 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One link of a chain, as it is stored.
+    """One link of a chain, as stored.
 
     Attributes:
-        chain: None where an older version has written the entry, and no newer one has written since.
-        hash: As `chain`.
-        entry: None: the last of a run of entries that retention has forgotten.
+        chain: Chain of the entry; None if an older version wrote it and no newer version has written since.
+        hash: Hash of the entry; None as for `chain`.
+        entry: The entry; None for the last of a run of entries deleted by retention.
     """
 
     sequence: int
@@ -154,13 +154,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPage:
-    """A part of both chains, in the order of their numbers, in one consistent view.
+    """Part of both chains, in order of sequence numbers, in one consistent view.
 
     Attributes:
-        heads: What the store says each chain ends with.
-        oldest: Number of the oldest entry of each chain that is kept; missing where there is none.
-        sealed_until: Later entries without a hash are an older version's, and will be chained by the next change.
-        next: What to ask for next; None at the end.
+        heads: Last entry of each chain according to the store.
+        oldest: Number of the oldest entry kept in each chain; no key if there is none.
+        sealed_until: Number after which entries without a hash are an older version's; the next change will chain them.
+        next: Position of the next page; None at the end.
     """
 
     links: tuple[Link, ...]
@@ -171,7 +171,7 @@ class LinkPage:
 
 
 class Fault(StrEnum):
-    """What is wrong with a chain."""
+    """Kind of damage to a chain."""
 
     BROKEN = "broken"
     """The entry does not follow from the one before: it was changed or inserted, or one before it was removed."""
@@ -185,10 +185,10 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something wrong.
+    """One fault found in a chain.
 
     Attributes:
-        sequence: At which entry it was noticed.
+        sequence: Number of the entry at which it was noticed.
         words: One sentence for a person.
     """
 
@@ -200,12 +200,12 @@ class Finding:
 
 @dataclass(slots=True, kw_only=True)
 class ChainReport:
-    """What was found in one chain.
+    """Summary of one chain.
 
     Attributes:
-        entries: How many entries are kept.
-        gaps: How many runs of entries retention has forgotten.
-        head: The last link that was read.
+        entries: Number of entries kept.
+        gaps: Number of runs of entries deleted by retention.
+        head: Last link read.
     """
 
     entries: int = 0
@@ -214,15 +214,15 @@ class ChainReport:
 
 
 class Verifier:
-    """Follows both chains from their beginnings, page by page.
+    """Verifier of both chains, from their beginnings, page by page.
 
     Args:
-        noted: Heads that were noted earlier.
+        noted: Heads noted earlier.
 
     Attributes:
-        chains: What was found in each chain.
-        findings: What is wrong, at most a hundred in full.
-        findings_total: How much is wrong.
+        chains: Summary of each chain.
+        findings: Faults found, at most 100.
+        findings_total: Number of faults found.
     """
 
     def __init__(self, noted: Mapping[Chain, Iterable[Head]] | None = None) -> None:
@@ -233,7 +233,7 @@ class Verifier:
         self._last: int | None = None
 
     def take(self, page: LinkPage) -> None:
-        """Follow the next page; the last one also shows whether the end is still there."""
+        """Verify the next page; after the last page, also check where the chains end."""
         for each in page.links:
             self._follow(each, page)
         if page.next is None:
@@ -263,7 +263,7 @@ class Verifier:
         report.head = Head(sequence=each.sequence, hash=each.hash)
 
     def _compare(self, chain: Chain, each: Link) -> None:
-        """See whether a noted head is at its place; what retention has forgotten since cannot be compared."""
+        """Check the noted heads up to this link; heads whose entry retention has deleted cannot be compared."""
         noted = self._noted[chain]
         for sequence in [number for number in noted if number <= each.sequence]:
             head = noted.pop(sequence)

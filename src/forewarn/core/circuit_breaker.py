@@ -10,21 +10,22 @@ from forewarn.core.subscription import Backoff
 __all__ = ["CircuitBreaker"]
 
 _OPEN_AFTER = 3
-"""Failures in a row after which the circuit opens."""
+"""Consecutive failures after which the circuit opens."""
 
 _OPEN_MAX = timedelta(minutes=1)
-"""Longest time that the circuit stays open, unless the receiver asked for more. Short, because the failures may come
-from a few notifications that the receiver will never accept, and all others wait meanwhile."""
+"""Maximum time that the circuit stays open, unless the receiver asked for more. Short, because the failures may come
+from a few notifications that the receiver will never accept, and all others wait meanwhile.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class CircuitBreaker:
-    """Whether a receiver may be sent anything, judged by the last tries.
+    """Circuit breaker for one receiver, judged by the latest attempts.
 
     Attributes:
-        backoff: Pauses between tries while the circuit is open.
-        failures: Failures in a row, of any delivery.
-        open_until: Moment before which nothing is sent; None if requests may be sent now.
+        backoff: Pauses between retries while the circuit is open.
+        failures: Consecutive failures, of any delivery.
+        open_until: Time before which nothing is sent; None if requests may be sent now.
     """
 
     backoff: Backoff = field(default_factory=Backoff)
@@ -33,26 +34,25 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the receiver has failed so often that it is taken to be down."""
+        """True if the receiver has failed so often that it is considered down."""
         return self.failures >= _OPEN_AFTER
 
     def allows_request(self, now: datetime) -> bool:
-        """Return whether anything may be sent now."""
+        """Return True if a request may be sent now."""
         return self.open_until is None or self.open_until <= now
 
     def record_success(self) -> None:
-        """Close the circuit: the receiver has accepted a notification."""
+        """Close the circuit after a notification was accepted."""
         self.failures = 0
         self.open_until = None
 
     def record_failure(self, now: datetime, jitter: float, retry_after: timedelta | None) -> None:
-        """Count a failure, and open the circuit where there were too many.
+        """Count a failure, and open the circuit if there were too many.
 
         Args:
             now: The time.
-            jitter: From 0 to 1, as in `core.subscription.failed`.
-            retry_after: How long the receiver asked to be left alone; None if it did not ask. It opens the circuit
-                at once.
+            jitter: Number from 0 to 1, as in `core.subscription.failed`.
+            retry_after: Pause that the receiver asked for, which opens the circuit at once; None if it asked for none.
         """
         self.failures += 1
         if retry_after is not None:
@@ -61,4 +61,5 @@ class CircuitBreaker:
             pause = min(self.backoff.pause(self.failures - _OPEN_AFTER + 1, jitter), _OPEN_MAX)
             if retry_after is not None:
                 pause = max(pause, min(retry_after, self.backoff.longest))
+            # A request sent before the circuit opened may fail late; it must not shorten a longer pause.
             self.open_until = max(now + pause, self.open_until or now)

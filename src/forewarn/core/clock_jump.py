@@ -1,8 +1,8 @@
-"""Whether a wall clock jumps: held against the seconds that pass however it is set.
+"""Detection of wall clock jumps, by comparison with a monotonic clock.
 
-NTP slews a clock: it runs a little faster or slower until it is right. A step of more than a limit is something else:
-what was promised for 10:15 would begin at once, or hours late. Machines that sleep are no jump, for the seconds of the
-other reading go on meanwhile.
+NTP slews a clock: it runs a little faster or slower until it is right. A step beyond a limit is different: maintenance
+announced for 10:15 would begin at once, or hours late. Suspending the machine is no jump, because the monotonic clock
+used here counts that time too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 __all__ = ["Jump", "Steadiness", "observe"]
 
 _SLEW_MAX = 0.1
-"""Most that a clock gains or loses by slewing; chrony's default is 0.083."""
+"""Maximum rate at which slewing gains or loses time; chrony's default is 0.083."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +21,8 @@ class Jump:
     """A step of the wall clock.
 
     Attributes:
-        by: How far; negative: back.
-        at: What it shows since.
+        by: Size of the step; negative for a step back.
+        at: Wall clock after the step.
     """
 
     by: timedelta
@@ -31,11 +31,11 @@ class Jump:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steadiness:
-    """What the readings so far say.
+    """State of the clock comparison after a reading.
 
     Attributes:
-        start: What the wall clock would have shown at second 0, as far as it is trusted.
-        uptime_s: The second of the last reading.
+        start: Trusted wall clock time at second 0 of the monotonic clock.
+        uptime_s: Second of the last reading.
     """
 
     start: datetime
@@ -45,19 +45,19 @@ class Steadiness:
 def observe(
     known: Steadiness | None, now: datetime, uptime_s: float, jump_max: timedelta
 ) -> tuple[Steadiness, Jump | None]:
-    """Take a reading of both.
+    """Compare a reading of both clocks with the earlier ones.
 
-    Small steps add up, unless they are slow enough to be slewing. So neither many small ones nor one long silence
-    between two readings hides a jump.
+    Small steps add up, unless they are slow enough to be slewing. Therefore neither many small steps nor one long
+    interval between two readings hides a jump.
 
     Args:
-        known: What was known before; None: this is the first reading.
+        known: Result of the previous reading; None for the first.
         now: The wall clock.
-        uptime_s: Seconds since some moment, which nobody sets.
-        jump_max: Larger steps are jumps.
+        uptime_s: Seconds since some fixed moment, from a clock that no one sets.
+        jump_max: Maximum step that is not a jump.
 
     Returns:
-        What is known now, and the jump, if there was one: the clock is trusted anew from there on.
+        The new state, and the jump, if there was one: the new time is trusted from then on.
     """
     start = now - timedelta(seconds=uptime_s)
     if known is None:

@@ -1,16 +1,14 @@
-"""Who must wait for whom.
+"""Conflicts between maintenances: which must wait for which.
 
-Two different waits:
+There are two different waits:
 
-- **In the queue** (`must_queue`): routine maintenance waits, unseen by VMs, while an older routine one holds a VM of
-  it, or another
-  fault domain of a scope of it (R61). It is announced, with full notice, when its turn has come.
-- **At the gate** (`is_held`): an announced maintenance whose time has come still waits while another one is going on
-  at a VM of
-  it. Two impacts at once on one VM would be one that nobody announced.
+- **In the queue** (`must_queue`): routine maintenance waits, invisible to VMs, while an older routine one holds one of
+  its VMs, or another fault domain of one of its scopes (R61). It is announced, with full notice, when its turn comes.
+- **At the gate** (`is_held`): an announced maintenance whose time has come still waits while another one is in progress
+  on one of its VMs. Two impacts at once on one VM would be one that was never announced.
 
-A user's operation never queues: a restart must not wait seven days behind a predicted failure. The same operation
-twice on one VM is refused instead (`duplicate_of`).
+User operations never queue: a restart must not wait seven days behind a predicted failure. The same operation twice on
+one VM is refused instead (`duplicate_of`).
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ __all__ = ["duplicate_of", "excludes", "is_held", "is_routine", "must_queue"]
 
 
 def is_routine(maintenance: Maintenance) -> bool:
-    """Whether the platform planned it, so that it is serialised (R61 binds neither failures nor user operations)."""
+    """Return True if the platform planned it, so it is serialised (R61 exempts failures and user operations)."""
     return CAUSES[maintenance.cause].is_routine and maintenance.source is Source.PLATFORM
 
 
@@ -33,7 +31,7 @@ def _shares_vm(one: Maintenance, other: Maintenance) -> bool:
 
 
 def excludes(one: Maintenance, other: Maintenance) -> bool:
-    """Whether the two may not be announced at the same time.
+    """Return True if the two may not be announced at the same time.
 
     Spec: R61
     """
@@ -47,12 +45,12 @@ def excludes(one: Maintenance, other: Maintenance) -> bool:
 
 
 def must_queue(maintenance: Maintenance, active: Iterable[Maintenance]) -> bool:
-    """Whether an older active maintenance excludes it. The queue is first come, first served."""
+    """Return True if an older active maintenance excludes it. The queue is first come, first served."""
     return any(other.sequence < maintenance.sequence and excludes(maintenance, other) for other in active)
 
 
 def is_held(maintenance: Maintenance, active: Iterable[Maintenance]) -> bool:
-    """Whether something is going on at one of its VMs right now."""
+    """Return True if another maintenance is in progress on one of its VMs."""
     return any(
         other.id != maintenance.id and other.state is MaintenanceState.STARTED and _shares_vm(maintenance, other)
         for other in active
@@ -60,7 +58,7 @@ def is_held(maintenance: Maintenance, active: Iterable[Maintenance]) -> bool:
 
 
 def duplicate_of(maintenance: Maintenance, active: Iterable[Maintenance]) -> Maintenance | None:
-    """An active maintenance for the same cause on one of the same VMs: a second one is refused rather than queued."""
+    """Return an active maintenance for the same cause on one of the same VMs; the caller refuses the second one."""
     if is_routine(maintenance):
         return None
     for other in active:
@@ -71,7 +69,7 @@ def duplicate_of(maintenance: Maintenance, active: Iterable[Maintenance]) -> Mai
 
 
 def coupled_deletes(maintenance: Maintenance, active: Iterable[Maintenance], scopes: set[str]) -> list[Maintenance]:
-    """The pending Terminates of the same coupled scope, that its start waits for.
+    """Return the pending Terminates of the same coupled scope, which its start waits for.
 
     Args:
         maintenance: The one that would start.

@@ -1,11 +1,11 @@
-"""The working set of one decision, and what the decision changes.
+"""Working set of one decision, and the changes that the decision makes.
 
 A command loads what it needs into a `State`, opens a `Draft` over it, and lets the functions of this package change
-the draft. What comes out is a `Changes`: everything that the engine must commit in one transaction, computed without
-any I/O.
+the draft. The result is a `Changes`: everything that the engine must commit in one transaction, computed without any
+I/O.
 
 `Draft.finish` compares each audience's array of events before and after. Where it differs, the incarnation grows by
-exactly one, however many events changed: R42 and R43 hold by construction, not by care.
+exactly one, however many events changed: R42 and R43 hold by construction.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ __all__ = ["Changes", "Document", "Draft", "Rules", "State"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The settings that decisions depend on.
+    """Settings that decisions depend on.
 
     Attributes:
         initial_incarnation: First DocumentIncarnation of an epoch (R45, A6).
         announce_delay: Time from enabling to the first event (R68), 0 to 300 s.
         start_delay: Time from the last approval to the start (A24).
         disable_after: Silence that disables a scope (R69).
-        restart_grace: Least time after a start of the service before silence counts: nobody can ask one that is down.
-        notice_max: Longest notice that may be asked for.
-        user_operations_max: At most so many user operations pending for one audience (R88: ten in the preview); None:
-            no limit.
-        policy_delay: How long what a policy has approved is shown as Scheduled at least.
-        deferrals_max: How often one maintenance may be put off.
-        tenant_entries_max: Ledger entries that one tenant may make in 24 hours for its user operations; then further
-            user operations are refused.
-        hosts_may_join_scopes: Whether a host, with its own token, may put VMs into scopes of which it runs none yet.
-        alert_thresholds: What is looked for that no transition says.
+        restart_grace: Minimum time after a start of the service before silence counts: no VM can ask while it is down.
+        notice_max: Maximum notice that a caller may ask for.
+        user_operations_max: Maximum number of pending user operations for one audience (R88: ten in the preview); None
+            if unlimited.
+        policy_delay: Minimum time for which an event approved by policy is shown as Scheduled.
+        deferrals_max: Maximum number of deferrals of one maintenance.
+        tenant_entries_max: Ledger entries that one tenant may cause in 24 hours by its user operations; further user
+            operations are refused.
+        hosts_may_join_scopes: True if a host, with its own token, may put VMs into scopes of which it runs none yet.
+        alert_thresholds: Thresholds for conditions that no transition reports.
     """
 
     initial_incarnation: int = 1
@@ -70,10 +70,10 @@ class Rules:
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """What was loaded. Complete for the maintenances in `focus`: all that hold a VM or scope of theirs are here too.
+    """Loaded working set, complete for the maintenances in `focus`: all that share a VM or scope with them are loaded.
 
     Attributes:
-        hosts: The hosts that exist, of those the command named, by name.
+        hosts: Existing hosts among those that the command named, by name.
         focus: Ids of the maintenances that may be announced or started by this decision.
     """
 
@@ -88,7 +88,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """What one audience's document holds: listed events with their maintenances, in order of creation (R27, R29)."""
+    """Content of one audience's document: listed events with their maintenances, in order of creation (R27, R29)."""
 
     audience: Audience
     items: tuple[tuple[Event, Maintenance], ...] = ()
@@ -96,13 +96,13 @@ class Document:
 
 @dataclass(slots=True, kw_only=True)
 class Changes:
-    """What to commit: new values by key, new ledger entries, and the documents that are different afterwards.
+    """Values to commit: new objects by key, new ledger entries, and the documents that changed.
 
     Attributes:
         created: Ids of the maintenances and events that did not exist before.
-        forgotten_maintenances: How many were forgotten since the change before that forgot some.
-        forgotten_entries: As above, of the ledger.
-        looks: When to look at a maintenance next, by its id; None: no more.
+        forgotten_maintenances: Number of maintenances deleted since the previous change that deleted some.
+        forgotten_entries: Number of ledger entries deleted, counted in the same way.
+        looks: Next check of each maintenance, by its id; None to cancel the check.
     """
 
     hosts: dict[str, Host] = field(default_factory=dict)
@@ -119,31 +119,31 @@ class Changes:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to commit."""
+        """True if there is nothing to commit."""
         return not (self.hosts or self.vms or self.audiences or self.maintenances or self.events or self.entries)
 
     @property
     def next_due_at(self) -> datetime | None:
-        """The earliest moment at which the scheduler must look at one of the changed maintenances."""
+        """Earliest time at which the scheduler must check one of the changed maintenances; None if there is none."""
         moments = [m.due_at for m in self.maintenances.values() if m.due_at is not None]
         moments += [look.at for look in self.looks.values() if look is not None]
         return min(moments, default=None)
 
 
 class Draft:
-    """A decision in the making: reads what was loaded, overlaid by what has been changed so far.
+    """A decision in progress: the loaded state, overlaid by the changes so far.
 
     Args:
-        state: What was loaded; never changed.
+        state: Loaded working set; never changed.
         now: The moment of the decision.
         rules: The settings.
-        new_id: Makes ids; called as ``new_id("event")`` or ``new_id("maintenance")``.
-        new_sequence: Gives the next number of the store's one counter; what is made later gets a larger one.
-        actor: Whose decision it is, for the ledger.
-        may_start: Whether what has waited for its time may start now; see `forewarn.core.clock_jump`.
+        new_id: Id generator; called as ``new_id("event")`` or ``new_id("maintenance")``.
+        new_sequence: Next number of the store's one counter; later calls return larger numbers.
+        actor: Author of the decision, for the ledger.
+        may_start: True if due maintenance may start now; see `forewarn.core.clock_jump`.
     """
 
-    def __init__(  # noqa: PLR0913 - the surroundings of a decision, each a fact of its own
+    def __init__(  # noqa: PLR0913 - the context of a decision, one argument each
         self,
         state: State,
         *,
@@ -179,11 +179,11 @@ class Draft:
     # Reading
 
     def events_of(self, maintenance_id: str) -> list[Event]:
-        """The events of a maintenance, in order of creation."""
+        """Return the events of a maintenance, in order of creation."""
         return sorted((self.events[i] for i in self._events_of.get(maintenance_id, ())), key=lambda e: e.sequence)
 
     def neighbours(self, maintenance: Maintenance) -> list[Maintenance]:
-        """The other active maintenances that hold a VM or a scope of it, oldest first."""
+        """Return the other active maintenances that hold a VM or a scope of it, oldest first."""
         ids = {i for key in _keys(maintenance) for i in self._holders.get(key, ())} - {maintenance.id}
         return sorted((m for i in ids if (m := self.maintenances[i]).is_active), key=lambda m: m.sequence)
 
@@ -194,7 +194,7 @@ class Draft:
     # Changing
 
     def put(self, item: Maintenance | Event | Audience | Host | VirtualMachine) -> None:
-        """Keep the new value of one object."""
+        """Store the new value of one object."""
         if isinstance(item, Maintenance):
             if item.id not in self.maintenances:
                 self._index(item)
@@ -213,14 +213,14 @@ class Draft:
             self.vms[item.name] = self._changes.vms[item.name] = item
 
     def note(self, kind: EntryKind, **about: str | None) -> None:
-        """Append a ledger entry of this moment and actor; `about` may name another ``actor``."""
+        """Append a ledger entry with this moment and actor; `about` may name a different ``actor``."""
         actor = about.pop("actor", None) or self.actor
         self._changes.entries.append(Entry(kind=kind, at=self.now, actor=actor, sequence=0, **about))
 
     def step(
         self, maintenance: Maintenance, trigger: Trigger, *, is_new: bool = False, reason: str | None = None
     ) -> Maintenance:
-        """Take one arrow of the lifecycle, keep the result, and write it into the ledger."""
+        """Take one transition of the lifecycle, store the result, and record it in the ledger."""
         changed = step(maintenance, None if is_new else maintenance.state, trigger, self.now)
         self.put(changed)
         self.note(LEDGER_KIND[changed.state], maintenance_id=changed.id, reason=reason)
@@ -233,7 +233,7 @@ class Draft:
     # The result
 
     def finish(self) -> Changes:
-        """Count the documents that changed, and hand over what to commit."""
+        """Increment the incarnation of each document that changed, and return the changes to commit."""
         if self.rules.alert_thresholds.is_on:
             self._plan_looks()
         before = _arrays(self._before.events.values(), self._before.maintenances)
@@ -244,6 +244,7 @@ class Draft:
         for key in sorted(keys):
             audience = self.audiences[key]
             was = self._before.audiences.get(key)
+            # A new epoch starts at the initial incarnation, which must not be incremented at once (R45, R46).
             is_same_epoch = was is not None and was.epoch == audience.epoch
             if audience.enabled_at is not None and is_same_epoch and before.get(key) != after.get(key):
                 audience = replace(audience, incarnation=audience.incarnation + 1)
@@ -252,7 +253,7 @@ class Draft:
         return self._changes
 
     def _plan_looks(self) -> None:
-        """A maintenance that has moved is looked at when it should move again."""
+        """Schedule the next check of each maintenance that changed."""
         for entry in self._changes.entries:
             if entry.kind in _MOVES and entry.maintenance_id is not None:
                 maintenance = self.maintenances[entry.maintenance_id]
@@ -260,7 +261,7 @@ class Draft:
                 self._changes.looks[maintenance.id] = look
 
     def _items(self, keys: set[str]) -> dict[str, list[tuple[Event, Maintenance]]]:
-        """What is listed for each of those audiences, in order of creation."""
+        """Return the listed events of each of those audiences, in order of creation."""
         items: dict[str, list[tuple[Event, Maintenance]]] = {key: [] for key in keys}
         for event in sorted(self.events.values(), key=lambda e: e.sequence):
             if event.is_listed and event.audience in items:
@@ -279,7 +280,7 @@ def _keys(maintenance: Maintenance) -> set[tuple[str, str]]:
 def _arrays(
     events: Iterable[Event], maintenances: dict[str, Maintenance]
 ) -> dict[str, list[tuple[int, str, EventStatus, datetime | None]]]:
-    """What each audience sees: for each listed event its id, status and NotBefore (nothing else ever changes, R40)."""
+    """Return id, status and NotBefore of each listed event by audience (nothing else ever changes, R40)."""
     arrays: dict[str, list[tuple[int, str, EventStatus, datetime | None]]] = {}
     for event in events:
         if event.is_listed:

@@ -1,4 +1,4 @@
-"""What one inventory has that another lacks, and how much may be removed without asking."""
+"""Differences between two inventories, and the limit on removals without confirmation."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return not (self.added or self.changed or self.removed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryDifference:
-    """What differs between two inventories."""
+    """Differences between two inventories, by kind of object."""
 
     hosts: Difference
     scopes: Difference
@@ -61,12 +61,12 @@ class InventoryDifference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return self.hosts.is_empty and self.scopes.is_empty and self.vms.is_empty
 
 
 def compare(before: Inventory, after: Inventory) -> InventoryDifference:
-    """Return what `after` adds to `before`, changes in it and removes from it."""
+    """Return the objects that `after` adds, changes and removes."""
     return InventoryDifference(
         hosts=_differ(before.hosts, after.hosts),
         scopes=_differ(before.scopes, after.scopes),
@@ -104,7 +104,7 @@ def show_removed(before: Inventory, after: Inventory) -> str:
 
 
 def show_joined(before: Inventory, after: Inventory) -> str:
-    """Return which VMs are in a scope that they were not in, as in ``web-7 (web)``; empty if none are."""
+    """Return the VMs that entered a scope, as in ``web-7 (web)``; empty if none did."""
     scopes = {vm.name: vm.scope for vm in before.vms}
     joined = sorted((vm.name, vm.scope) for vm in after.vms if vm.scope not in {None, scopes.get(vm.name)})
     return _some([f"{name} ({scope})" for name, scope in joined])
@@ -112,31 +112,31 @@ def show_joined(before: Inventory, after: Inventory) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalLimit:
-    """How many hosts, scopes and VMs a declaration may remove without saying so; each kind is counted apart.
+    """Maximum removals by one declaration without confirmation; hosts, scopes and VMs are counted separately.
 
     Both limits hold: the share protects a small fleet, the number a large one.
 
     Attributes:
-        count_max: Most that may be removed.
-        share_max: Share of those that are there that may be removed, 0 to 1; rounded up, so that one of five may go.
-            Below 1, the last one is never removed without saying so.
+        count_max: Maximum number that may be removed.
+        share_max: Maximum share of the existing ones that may be removed, 0 to 1; rounded up, so one of five may go.
+            Below 1, the last one is never removed without confirmation.
     """
 
     count_max: int = 10
     share_max: float = 0.1
 
     def allowed(self, total: int) -> int:
-        """How many of that many may be removed."""
+        """Return how many of `total` may be removed."""
         return min(self.count_max, math.ceil(round(self.share_max * total, 9)))
 
 
 def check_removals(before: Inventory, after: Inventory, limit: RemovalLimit) -> None:
-    """See that a declaration does not remove more than is likely to be meant.
+    """Check that a declaration does not remove more than is likely to be intended.
 
     VMs that were deleted on purpose do not count: they are expected to leave the inventory.
 
     Raises:
-        TooManyRemovals: It does; with counts and some of the names.
+        TooManyRemovals: It removes more; carries counts and some of the names.
     """
     for word, old, new in (
         ("VMs", [vm.name for vm in before.vms if vm.power_state is not PowerState.DELETED], _names(after.vms)),
@@ -147,10 +147,10 @@ def check_removals(before: Inventory, after: Inventory, limit: RemovalLimit) -> 
 
 
 def check_host_removals(host: str, before: Inventory, after: Inventory, limit: RemovalLimit) -> None:
-    """See that a host does not drop more of its VMs than is likely to be meant; the last of one may go.
+    """Check that a host does not drop more of its VMs than is likely to be intended; its only VM may go.
 
     Raises:
-        TooManyRemovals: It does.
+        TooManyRemovals: It drops more.
     """
     kept = set(_names(after.vms))
     old = [vm.name for vm in before.vms if vm.host == host and vm.power_state is not PowerState.DELETED]
@@ -176,6 +176,6 @@ def _check_kind(word: str, before: Collection[str], after: set[str], limit: Remo
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first few, and how many more there are."""
+    """Return the first few names, and the number of the others."""
     more = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""How a maintenance ends, and what else ends with it."""
+"""End of a maintenance, and its effect on others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOVES_AWAY = frozenset({"user-redeploy", "platform-redeploy"})
 
 
 def cancel(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
-    """Take it back before it started; the impact does not happen (R77).
+    """Cancel a maintenance before it starts; the impact does not happen (R77).
 
     Raises:
         Conflict: It has started or ended.
@@ -25,12 +25,12 @@ def cancel(draft: Draft, maintenance: Maintenance, *, reason: str | None = None)
 
 
 def fail(draft: Draft, maintenance: Maintenance, *, reason: str) -> Maintenance:
-    """The actuator gave up; the events go away all the same, since nothing more will happen (R79)."""
+    """Fail a maintenance after the actuator gave up; its events are removed, because nothing more will happen (R79)."""
     return draft.step(maintenance, Trigger.FAIL, reason=reason)
 
 
 def impact(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
-    """Record an impact. It is in Started only, and no document changes (R80, R82)."""
+    """Record an impact. Impacts happen in Started only, and change no document (R80, R82)."""
     draft.note(EntryKind.IMPACTED, maintenance_id=maintenance.id, reason=reason)
     if maintenance.impacted_at is None:
         maintenance = replace(maintenance, impacted_at=draft.now)
@@ -39,12 +39,12 @@ def impact(draft: Draft, maintenance: Maintenance, *, reason: str | None = None)
 
 
 def extra_impact(draft: Draft, maintenance: Maintenance, *, duration_s: int) -> Maintenance:
-    """A further impact while Started: told in the ledger, invisible in every document.
+    """Record a further impact while Started: in the ledger only, in no document.
 
     Args:
         draft: The decision.
         maintenance: A started one.
-        duration_s: Seconds, at least 0, and shorter than the announced duration where one is known.
+        duration_s: Seconds, at least 0, and shorter than the announced duration if that is known.
 
     Raises:
         Conflict: It is not started.
@@ -62,10 +62,10 @@ def extra_impact(draft: Draft, maintenance: Maintenance, *, duration_s: int) -> 
 
 
 def complete(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
-    """It is over: the events go away, which is the signal to recover (R79).
+    """Complete a maintenance: its events are removed, which is the signal to recover (R79).
 
     A completed redeployment makes a predicted failure of the same VM pointless (R72). A VM that was preempted or
-    deleted is gone (R74, R90), and with it what was still planned for it alone.
+    deleted is gone (R74, R90), so maintenance planned for it alone is canceled.
 
     Raises:
         Conflict: It has not started.
@@ -82,7 +82,7 @@ def complete(draft: Draft, maintenance: Maintenance, *, reason: str | None = Non
 
 
 def _take_away(draft: Draft, ended: Maintenance, gone: PowerState) -> None:
-    """The VMs are gone: what was planned for them alone is canceled, and nobody waits for their votes any more."""
+    """Mark the VMs as gone: cancel what was planned for them alone, and withdraw events about them alone."""
     for name in ended.vms:
         draft.put(replace(draft.vms[name], power_state=gone))
         draft.note(EntryKind.VM_CHANGED, vm=name, maintenance_id=ended.id, reason=gone.value)

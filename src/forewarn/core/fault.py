@@ -1,6 +1,6 @@
-"""What can be made to go wrong on purpose: a row for each kind of fault.
+"""Faults that can be injected on purpose: one row for each kind.
 
-A fault belongs to some VMs or to all, and lasts for a number of requests, for a time, or until it is cleared.
+A fault affects some VMs or all, and lasts for a number of requests, for a time, or until it is cleared.
 
 Spec: R66
 """
@@ -18,40 +18,40 @@ __all__ = ["FAULTS", "Fault", "FaultKind", "Place"]
 
 
 class Place(StrEnum):
-    """Where on the way of a request a fault strikes."""
+    """Point in the handling of a request at which a fault acts."""
 
     CONNECTION = "connection"
     """Before anything is read."""
 
     STATUS = "status"
-    """Another status than 200, before anything is done."""
+    """Status other than 200, before anything is done."""
 
     TIME = "time"
-    """Everything is done, late or never."""
+    """After everything is done: the response is late or never sent."""
 
     DOCUMENT = "document"
-    """The answer to a GET says something else."""
+    """Content of the response to a GET."""
 
     BYTES = "bytes"
-    """The bytes of an answer do not come through as they should."""
+    """Transfer of the response bytes."""
 
     NOTICE = "notice"
-    """What is announced, rather than how it is told."""
+    """Notice given, rather than its delivery."""
 
     ONCE = "once"
-    """At the moment at which it is injected; it is not in force afterwards."""
+    """Moment of injection only; the fault is not in force afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultKind:
-    """One thing that can go wrong.
+    """One kind of fault.
 
     Attributes:
-        name: What operators call it.
-        place: Where it strikes.
-        what: What a client sees.
-        advice: What a good client does then.
-        delay: How long it lasts, where it takes time; None: it takes none.
+        name: Name used by operators.
+        place: Point at which it acts.
+        what: Behaviour that a client sees.
+        advice: Behaviour of a well-written client.
+        delay: Default delay; None if the fault causes none.
     """
 
     name: str
@@ -213,7 +213,7 @@ _KINDS = (
 )
 
 FAULTS: dict[str, FaultKind] = {kind.name: kind for kind in _KINDS}
-"""Every kind, by name."""
+"""All kinds, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,15 +221,15 @@ class Fault:
     """A fault in force.
 
     Attributes:
-        id: Its number in this process, from 1.
-        kind: What goes wrong.
-        vms: Whose requests it strikes; empty: everybody's.
-        method: Only ``GET`` or only ``POST``; empty: both.
-        count: How many requests it strikes yet; None: any number.
-        rate: Which part of the requests it strikes, above 0, at most 1.
-        until: When it ends by itself; None: never.
-        delay: How long it takes, where it takes time.
-        struck: How often it has struck.
+        id: Number in this process, from 1.
+        kind: Kind of fault.
+        vms: VMs whose requests it affects; empty for all VMs.
+        method: Only ``GET`` or only ``POST``; empty for both.
+        count: Number of requests that it still affects; None if unlimited.
+        rate: Share of the requests that it affects, above 0, at most 1.
+        until: Time at which it ends automatically; None if never.
+        delay: Delay that it causes, if its kind has one.
+        struck: Number of requests affected so far.
     """
 
     id: int
@@ -244,11 +244,11 @@ class Fault:
 
     @property
     def strikes_documents(self) -> bool:
-        """Whether a client that asks for its document may meet it."""
+        """True if a client that requests its document may be affected."""
         return self.method in {"", "GET"} and self.kind.place not in {Place.NOTICE, Place.ONCE}
 
     def describe(self) -> str:
-        """In one line: what, for whom, how often, how long."""
+        """Return one line: kind, VMs, frequency, duration."""
         words = [self.kind.name, f"for {', '.join(self.vms)}" if self.vms else "for every VM"]
         if self.method:
             words.append(f"on {self.method}")
@@ -263,6 +263,6 @@ class Fault:
         return " ".join(words)
 
     def fits(self, vm: str, method: str, places: Iterable[Place]) -> bool:
-        """Whether it is meant for such a request."""
+        """Return True if the fault applies to such a request."""
         is_meant = not self.vms or vm in self.vms
         return is_meant and self.kind.place in places and (not method or self.method in {"", method})

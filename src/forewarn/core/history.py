@@ -1,6 +1,6 @@
-"""What happened to one VM: a maintenance, its event and its ledger entries, as one story.
+"""History of one VM: a maintenance, its event and its ledger entries, combined.
 
-Everything is taken from what was written down when it happened. What nobody wrote down is None.
+Everything comes from records made at the time. A value that was not recorded is None.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Approved:
 
     Attributes:
         by: ``vm:NAME``, ``operator:NAME`` or ``policy``.
-        source_address: Where it came from, if a VM gave it.
-        api_version: Which version it named, if a VM gave it.
+        source_address: Source address of the request; None unless a VM sent it.
+        api_version: API version of the request; None unless a VM sent it.
     """
 
     at: datetime
@@ -40,17 +40,16 @@ class Episode:
 
     Attributes:
         claim: The VM as it was when the maintenance was made.
-        event: The event that named it; None: its audience was told of nothing.
-        requested_by: Who asked for the maintenance.
-        announced_at: When it left the queue and its notice began; None: it never did.
-        notice: From the announcement to NotBefore; None without an announcement, or for what had happened already.
-        approved: The approval of the event.
-        others_pending: How many other events of the maintenance had no approval when it started or ended, or have none
-            yet.
-        start_reason: Why an operator started it without waiting.
-        impact_s: How long the impact lasted, in seconds, where an actuator has measured it.
-        further_impacts: How often the VM was hit again before the end (R80).
-        outcome_reason: Why it was canceled or has failed.
+        event: The event that named it; None if its audience got none.
+        requested_by: Actor that requested the maintenance.
+        announced_at: Time at which it left the queue and its notice began; None if it never did.
+        notice: Time from the announcement to NotBefore; None if it was not announced, or had happened already.
+        approved: Approval of the event.
+        others_pending: Number of other events of the maintenance without approval when it started or ended, or by now.
+        start_reason: Reason why an operator started it without waiting.
+        impact_s: Duration of the impact in seconds, as measured by an actuator; None if not measured.
+        further_impacts: Number of further impacts on the VM before the end (R80).
+        outcome_reason: Reason why it was canceled or failed.
     """
 
     maintenance: Maintenance
@@ -68,13 +67,13 @@ class Episode:
 
 
 def episode(name: str, maintenance: Maintenance, events: Sequence[Event], entries: Sequence[Entry]) -> Episode:
-    """The story of a VM that the maintenance claims.
+    """Return the history of a VM that the maintenance claims.
 
     Args:
-        name: Of the VM.
-        maintenance: One that claims it.
-        events: Of the maintenance.
-        entries: Of the maintenance, oldest first.
+        name: Name of the VM.
+        maintenance: Maintenance that claims it.
+        events: Events of the maintenance.
+        entries: Ledger entries of the maintenance, oldest first.
     """
     event = next((event for event in events if name in event.resources), None)
     of = {kind: [entry for entry in entries if entry.kind is kind] for kind in {entry.kind for entry in entries}}
@@ -98,7 +97,7 @@ def episode(name: str, maintenance: Maintenance, events: Sequence[Event], entrie
 
 
 def _announced_at(of: dict[EntryKind, list[Entry]]) -> datetime | None:
-    """What strikes without notice is announced by its start (R73)."""
+    """Return the time of the announcement; maintenance without notice is announced by its start (R73)."""
     first = of.get(EntryKind.SCHEDULED) or of.get(EntryKind.STARTED)
     return first[0].at if first else None
 

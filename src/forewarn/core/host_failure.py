@@ -1,4 +1,4 @@
-"""A host fails, and recovers: the mark that stays on it in between."""
+"""Failure and recovery of a host, and the mark that it carries in between."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["fail", "recover"]
 
 
 def fail(draft: Draft, name: str, reason: str | None) -> None:
-    """Mark a host as failed. A host that has failed already keeps the moment of its first failure."""
+    """Mark a host as failed. A host that has failed already keeps the time of its first failure."""
     host = draft.hosts[name]
     failed_at = host.failed_at or draft.now
     draft.put(replace(host, failed_at=failed_at, failure_reason=reason or host.failure_reason))
@@ -19,7 +19,7 @@ def fail(draft: Draft, name: str, reason: str | None) -> None:
 
 
 def recover(draft: Draft, name: str, reason: str | None) -> Host:
-    """Take the mark away.
+    """Remove the mark.
 
     Raises:
         NotFound: There is no such host.

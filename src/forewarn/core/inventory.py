@@ -1,4 +1,4 @@
-"""What is declared: hosts, scopes, VMs; and what a new declaration changes."""
+"""Declared inventory: hosts, scopes, VMs; and the effect of a new declaration."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ M = TypeVar("M", Host, Scope, VirtualMachine)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """Everything that is declared."""
+    """All declared hosts, scopes and VMs."""
 
     hosts: tuple[Host, ...] = ()
     scopes: tuple[Scope, ...] = ()
@@ -46,7 +46,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryChange:
-    """How many VMs a declaration added, changed, removed and left as they were."""
+    """Number of VMs that a declaration added, changed, removed and left unchanged."""
 
     added: int = 0
     changed: int = 0
@@ -59,11 +59,11 @@ class HostDeclaration:
     """Everything that one host runs, as far as it knows.
 
     Attributes:
-        host: Its name.
-        scopes: Of its VMs. One that is declared already stays as it is.
-        vms: All that are defined there.
-        known: Which fields of a VM it knows, by name; the others keep what was declared before.
-        idle: VMs that are defined there and do not run: while another host has one, it is that host's.
+        host: Name of the host.
+        scopes: Scopes of its VMs. A scope that is declared already stays as it is.
+        vms: All VMs defined on the host.
+        known: Fields that the host knows, by name of the VM; the others keep what was declared before.
+        idle: VMs that are defined on the host but do not run: if another host declares one, it remains that host's.
     """
 
     host: str
@@ -80,7 +80,11 @@ _BEGUN = frozenset({MaintenanceState.STARTED, MaintenanceState.COMPLETED, Mainte
 
 
 def moving_vms(maintenances: Iterable[Maintenance]) -> frozenset[str]:
-    """VMs that may be on their way to another host, by these maintenances: active ones, or ended a moment ago."""
+    """Return the VMs that may be moving to another host.
+
+    Args:
+        maintenances: Active maintenances, and those that have just ended.
+    """
     begun = (m for m in maintenances if m.type in _MOVES and m.state in _BEGUN)
     return frozenset(vm for maintenance in begun for vm in maintenance.vms)
 
@@ -93,22 +97,22 @@ def with_host(
     *,
     may_join: bool = True,
 ) -> Inventory:
-    """The inventory when one host runs that, and all others what they ran before.
+    """Return the inventory that results if one host runs `declared` and all others run what they ran before.
 
-    A VM that moved here is here. A VM that is no longer here is gone, unless a maintenance holds it: while a machine is
-    being redeployed it may be nowhere for a moment.
+    A VM that moved to the host is taken over. A VM that is no longer on the host is removed, unless a maintenance holds
+    it: a VM may be on no host for a moment while it is redeployed.
 
     Args:
-        current: What was declared before.
-        declared: What the host says, valid in itself.
+        current: Inventory declared before.
+        declared: Declaration of the host, valid in itself.
         active: The active maintenances.
-        may_take: VMs of other hosts that it may take over; None: all. A host that speaks for itself, with its own
-            token, is not told of others, so an error names none of them.
-        may_join: Whether it may put a VM into a declared scope of which it ran no VM before. Whoever is in a scope
+        may_take: VMs of other hosts that it may take over; None for all. A host that uses its own token learns nothing
+            about others, so if this is set, errors name no other host and no VM that it did not declare.
+        may_join: True if it may put a VM into a declared scope of which it ran no VM before. Every member of a scope
             sees and approves its events.
 
     Returns:
-        What to declare; see `apply_inventory`.
+        The inventory to declare; see `apply_inventory`.
 
     Raises:
         Conflict: An address belongs to a VM of another host, a scope is of another kind, or a VM may not be taken over
@@ -134,7 +138,7 @@ def with_host(
 
 
 def _with_unknown(vm: VirtualMachine, before: VirtualMachine | None, declared: HostDeclaration) -> VirtualMachine:
-    """What the host says of it, and of the rest what was declared before. A VM that runs is not deallocated."""
+    """Overlay the old declaration with the fields that the host knows. A VM that runs is not deallocated."""
     if before is None:
         return vm
     said = {name: getattr(vm, name) for name in declared.known.get(vm.name, ())}
@@ -174,7 +178,7 @@ def _refuse_foreign_vms(
 def _refuse_foreign_scopes(
     host: str, here: Iterable[VirtualMachine], before: Mapping[str, VirtualMachine], scopes: Iterable[Scope]
 ) -> None:
-    """A VM stays in the scope that it was in, and may go into one that is new or that the host has VMs of."""
+    """Allow a VM to stay in its scope, or to enter one that is new or of which the host has VMs."""
     own = {vm.scope for vm in before.values() if vm.host == host}
     foreign = {scope.name for scope in scopes if scope.kind is not ScopeKind.STANDALONE} - own
     for vm in here:
@@ -203,18 +207,18 @@ def _refuse_foreign_addresses(
 def apply_inventory(
     current: Inventory, declared: Inventory, active: Iterable[Maintenance]
 ) -> tuple[Inventory, InventoryChange]:
-    """Replace what is declared.
+    """Replace the declared inventory.
 
-    A VM keeps the delete notification that it was last brought to (R91); a new one gets its scope's. A VM that was
-    preempted or deleted runs again when it is still declared. A host that has failed stays failed.
+    A VM that stays in its scope keeps its delete notification profile (R91); one that enters a scope gets the
+    scope's. A VM that was preempted or deleted runs again if it is still declared. A host that has failed stays failed.
 
     Args:
-        current: What was declared before.
-        declared: What is declared now, valid in itself.
+        current: Inventory declared before.
+        declared: Inventory declared now, valid in itself.
         active: The active maintenances.
 
     Returns:
-        What to keep, and what it changes.
+        The inventory to store, and the number of changes.
 
     Raises:
         Conflict: A VM of an active maintenance would vanish, or be seen by another audience.
@@ -242,15 +246,15 @@ Named = tuple[Mapping[str, VirtualMachine], Mapping[str, Scope]]
 
 
 def check_held(active: Iterable[Maintenance], before: Named, after: Named) -> None:
-    """See that no VM of an active maintenance vanishes or changes its audience.
+    """Check that no VM of an active maintenance vanishes or changes its audience.
 
     Args:
         active: The active maintenances.
-        before: VMs and scopes before. VMs that are on neither side are taken as unchanged.
+        before: VMs and scopes before. VMs in neither mapping count as unchanged.
         after: VMs and scopes after.
 
     Raises:
-        Conflict: One does.
+        Conflict: A VM would vanish or change its audience.
     """
     for maintenance in active:
         for name in maintenance.vms:
@@ -258,9 +262,9 @@ def check_held(active: Iterable[Maintenance], before: Named, after: Named) -> No
 
 
 def only_changes(before: Inventory, after: Inventory) -> tuple[Inventory, Inventory]:
-    """Return both inventories without what is the same in them, so that a small change costs little.
+    """Return both inventories without what they have in common, so that a small change costs little.
 
-    A VM whose scope differs counts as changed, since its audience may be another one.
+    A VM whose scope differs counts as changed, because its audience may differ.
     """
     hosts = _only_changed(before.hosts, after.hosts)
     scopes = _only_changed(before.scopes, after.scopes)

@@ -1,15 +1,15 @@
-"""The life of a maintenance and of its events: the only place that changes a state.
+"""Lifecycle of a maintenance and of its events: the only place that changes a state.
 
 Theory
 ======
 
-There is one state machine, that of a maintenance. Its events have none of their own: what an event shows follows from
-the maintenance's state (`EVENT_STATUS`) and from whether it is still listed. So the events of all tenants of a host
-become Started together because there is nothing that could make them differ (R84), and no event can go back (R75).
+There is one state machine, that of a maintenance. Its events have no state: what an event shows follows from the
+maintenance's state (`EVENT_STATUS`) and from whether it is still listed. So the events of all tenants of a host become
+Started together because there is nothing that could make them differ (R84), and no event can go back (R75).
 
 Two rules:
 
-1. Every change of a state is an arrow of `TRANSITIONS`. Whatever is not in the table is refused, or is a bug.
+1. Every change of a state is a row of `TRANSITIONS`. Any other change is refused, or is a bug.
 2. A caller names the trigger, never the new state.
 
 ::
@@ -23,7 +23,7 @@ Invariants, checked at each step by `check`:
 
 - scheduled and later states have a NotBefore, queued has none; started_at is set from started on, ended_at at the end
   only;
-- a start lies at or after NotBefore, unless every vote is in, or it was forced with a reason (invariant 4 of the
+- a start is at or after NotBefore, unless every vote is in, or it was forced with a reason (invariant 4 of the
   design);
 - nothing leaves a final state.
 
@@ -50,7 +50,7 @@ __all__ = ["EVENT_STATUS", "TRANSITIONS", "Trigger", "allows", "check", "event_s
 
 
 class Trigger(StrEnum):
-    """What can happen to a maintenance."""
+    """Trigger of a transition."""
 
     ENQUEUE = "enqueue"
     ANNOUNCE = "announce"
@@ -74,7 +74,7 @@ TRANSITIONS: dict[tuple[MaintenanceState | None, Trigger], MaintenanceState] = {
     (_S.STARTED, Trigger.COMPLETE): _S.COMPLETED,
     (_S.STARTED, Trigger.FAIL): _S.FAILED,
 }
-"""From state and trigger to the next state. The diagram in the docs is drawn from this."""
+"""Next state by state and trigger. The diagram in the docs is drawn from this table."""
 
 _BEGUN = frozenset({_S.STARTED, _S.COMPLETED, _S.FAILED})
 _ANNOUNCED = _BEGUN | {_S.SCHEDULED}
@@ -86,7 +86,7 @@ EVENT_STATUS = {
     _S.CANCELED: EventStatus.CANCELED,
     _S.FAILED: EventStatus.FAILED,
 }
-"""What the events of a maintenance in that state show. A queued maintenance has none."""
+"""Status shown by the events of a maintenance in that state. A queued maintenance has no events."""
 
 LEDGER_KIND = {
     _S.QUEUED: EntryKind.QUEUED,
@@ -96,36 +96,36 @@ LEDGER_KIND = {
     _S.CANCELED: EntryKind.CANCELED,
     _S.FAILED: EntryKind.FAILED,
 }
-"""The ledger entry that reaching a state leaves."""
+"""Ledger entry recorded when a state is reached."""
 
 
 def event_status(event: Event, maintenance: Maintenance) -> EventStatus:
-    """What `event` shows, given its maintenance. Spec: R35, R70, X4."""
+    """Return the status that `event` shows, given its maintenance. Spec: R35, R70, X4."""
     if not event.is_listed and maintenance.is_active:
         return EventStatus.WITHDRAWN
     return EVENT_STATUS[maintenance.state]
 
 
 def allows(state: MaintenanceState, trigger: Trigger) -> bool:
-    """Whether the table has that arrow."""
+    """Return True if the table has that transition."""
     return (state, trigger) in TRANSITIONS
 
 
 def step(maintenance: Maintenance, state: MaintenanceState | None, trigger: Trigger, now: datetime) -> Maintenance:
-    """Take one arrow.
+    """Take one transition.
 
     Args:
-        maintenance: The maintenance; of a new one its own ``state`` is not looked at.
-        state: Where it stands now; None for one that is just being made.
-        trigger: What happens.
-        now: When.
+        maintenance: The maintenance; its own ``state`` is ignored in favour of `state`.
+        state: Current state; None for a maintenance that is being created.
+        trigger: Trigger of the transition.
+        now: The time.
 
     Returns:
         The maintenance in its new state, with the times that belong to it.
 
     Raises:
-        Conflict: The operator asked for what this state does not allow (cancel or start in the wrong state).
-        IllegalTransition: Any other missing arrow; a bug.
+        Conflict: The operator asked for something that this state does not allow (cancel or start in the wrong state).
+        IllegalTransition: Any other missing transition; a bug.
     """
     target = TRANSITIONS.get((state, trigger))
     if target is None:
@@ -152,7 +152,7 @@ _HINTS = {
 
 
 def check(maintenance: Maintenance) -> None:
-    """Raise `IllegalTransition` when the fields contradict the state."""
+    """Raise `IllegalTransition` if the fields contradict the state."""
     state = maintenance.state
     is_wrong = (
         (state is _S.QUEUED and maintenance.not_before is not None)

@@ -1,7 +1,7 @@
-"""The VMs and addresses that met a limit of the metadata endpoint, by name, for operators.
+"""VMs and addresses that met a limit of the metadata endpoint, by name, for operators.
 
-Kept in memory. The process that meets the limits passes on what is new (`take`), and the service adds it to what it has
-already (`add`). If that process ends, the counts that it has passed on remain.
+Kept in memory. The process that meets the limits passes on new counts (`take`), and the service adds them to those it
+has (`add`). If that process ends, the counts that it has passed on remain.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Guest(StrEnum):
     """A VM of the inventory."""
 
     ADDRESS = "address"
-    """A source address of no VM."""
+    """A source address that belongs to no VM."""
 
 
 _KEPT_MAX = {Guest.VM: 1000, Guest.ADDRESS: 100}
-"""Names of each kind that are kept. Callers with many addresses cannot push out the VMs."""
+"""Maximum number of names kept of each kind. Callers with many addresses cannot push out the VMs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsMet:
-    """How often one caller met which limits.
+    """Counts of the limits that one caller met.
 
     Attributes:
         guest: The kind of caller.
@@ -47,7 +47,7 @@ class LimitsMet:
 
 
 class LimitLog:
-    """Counts refusals by caller and limit; of each kind, the callers that met a limit longest ago are dropped first."""
+    """Counts of refusals by caller and limit; of each kind, callers whose last refusal is oldest are dropped first."""
 
     def __init__(self) -> None:
         self._met: dict[Guest, OrderedDict[str, LimitsMet]] = {guest: OrderedDict() for guest in Guest}
@@ -64,13 +64,14 @@ class LimitLog:
         """Add counts to those kept."""
         for new in found:
             kept = self._met[new.guest]
+            # Removed and inserted again, so that the oldest refusals stay at the front.
             old = kept.pop(new.name, None)
             kept[new.name] = new if old is None else replace(new, limited=_sum(old.limited, new.limited))
             if len(kept) > _KEPT_MAX[new.guest]:
                 kept.popitem(last=False)
 
     def take(self) -> list[LimitsMet]:
-        """Return everything, and begin anew."""
+        """Return all counts and reset them."""
         found = list(self)
         for kept in self._met.values():
             kept.clear()

@@ -1,8 +1,7 @@
-"""When somebody ought to look at a maintenance again, to see whether all goes as announced.
+"""Times at which a maintenance must be checked for conditions that no transition reports.
 
-Two things are worth a word that no transition says: that a VM has not seen what was announced to it while the notice
-runs out, and that a maintenance is late. Each is looked for once, at a moment that is known beforehand; so there is a
-deadline for it, as for everything else, and nobody scans.
+There are two: a VM has not seen its event while the notice runs out, and a maintenance is late. Each is checked once,
+at a time known in advance, so it is a deadline like any other, and nothing polls.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from forewarn.core.model import Maintenance, MaintenanceState
 __all__ = ["SEEN_LAG", "AlertThresholds", "Look", "look_after"]
 
 SEEN_LAG = timedelta(seconds=90)
-"""How long it may take until it is known here that a VM has asked: other replicas write it down once a minute."""
+"""Maximum delay until a VM's request to another replica is known here: replicas record requests once a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertThresholds:
-    """What is looked for; None: that is not.
+    """Thresholds of the checks; None turns a check off.
 
     Attributes:
-        unseen_before: So long before NotBefore, or when half of the notice is over if that is later, a VM ought to have
-            asked since it was announced.
-        late_start_after: So long after NotBefore it ought to have started.
-        late_end_after: So long after the announced duration it ought to be over.
+        unseen_before: Time before NotBefore by which a VM must have asked since the announcement, but never in the
+            first half of the notice.
+        late_start_after: Time after NotBefore by which it must have started.
+        late_end_after: Time after the announced duration by which it must be over.
     """
 
     unseen_before: timedelta | None = None
@@ -35,17 +34,17 @@ class AlertThresholds:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is looked for at all."""
+        """True if any check is on."""
         return any(span is not None for span in (self.unseen_before, self.late_start_after, self.late_end_after))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """When to look at a maintenance.
+    """One check of a maintenance.
 
     Attributes:
-        announced_at: From when a request of a VM means that it has seen it.
-        at: When to look.
+        announced_at: Time from which a request of a VM means that it has seen the event.
+        at: Time of the check.
     """
 
     maintenance_id: str
@@ -56,7 +55,7 @@ class Look:
 def look_after(
     maintenance: Maintenance, announced_at: datetime, now: datetime, alert_thresholds: AlertThresholds
 ) -> Look | None:
-    """The first look after now; None: there is nothing to look for any more."""
+    """Return the first check after now; None if there is none left."""
     moments = [at for at in _moments(maintenance, announced_at, alert_thresholds) if at is not None and at > now]
     if not moments:
         return None
@@ -78,7 +77,7 @@ def _moments(
 
 
 def _unseen_at(not_before: datetime, announced_at: datetime, before: timedelta | None) -> datetime | None:
-    """None where the notice is too short for anybody to know who has asked."""
+    """Return the time of the check for unseen events; None if the notice is too short to know which VMs have asked."""
     if before is None:
         return None
     half = announced_at + (not_before - announced_at) / 2

@@ -1,4 +1,4 @@
-"""The nouns: hosts, VMs, scopes, audiences, maintenances, events, ledger entries.
+"""Domain model: hosts, VMs, scopes, audiences, maintenances, events, ledger entries.
 
 All are frozen values; a change makes a new one with `dataclasses.replace`. Times are aware UTC datetimes.
 """
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class EventType(StrEnum):
-    """The impact to expect (R31). The values are the wire words."""
+    """Expected impact (R31). The values are the wire words."""
 
     FREEZE = "Freeze"
     REBOOT = "Reboot"
@@ -48,7 +48,7 @@ class EventType(StrEnum):
 
 
 class EventStatus(StrEnum):
-    """What became of an event. The first two are on the wire (R35); the others live in the control API (X4)."""
+    """Status of an event. The first two are on the wire (R35); the others exist in the control API only (X4)."""
 
     SCHEDULED = "Scheduled"
     STARTED = "Started"
@@ -56,11 +56,11 @@ class EventStatus(StrEnum):
     CANCELED = "Canceled"
     FAILED = "Failed"
     WITHDRAWN = "Withdrawn"
-    """Dropped from the document because its scope was disabled (R70); its maintenance goes on."""
+    """Removed from the document because its scope was disabled (R70); its maintenance continues."""
 
 
 class MaintenanceState(StrEnum):
-    """Where a maintenance stands. `core.lifecycle` holds the arrows."""
+    """State of a maintenance. `core.lifecycle` holds the transitions."""
 
     QUEUED = "queued"
     SCHEDULED = "scheduled"
@@ -77,18 +77,18 @@ ACTIVE_STATES = frozenset({MaintenanceState.QUEUED, MaintenanceState.SCHEDULED, 
 
 
 POLICY = "policy"
-"""Who approves where a policy does."""
+"""Actor recorded for an approval by policy."""
 
 
 class Source(StrEnum):
-    """Who caused it (R38)."""
+    """Originator of an event (R38)."""
 
     PLATFORM = "Platform"
     USER = "User"
 
 
 class ScopeKind(StrEnum):
-    """What groups VMs so that they see each other's events (R58)."""
+    """Kind of group in which VMs see each other's events (R58)."""
 
     STANDALONE = "standalone"
     CLOUD_SERVICE = "cloud-service"
@@ -97,7 +97,7 @@ class ScopeKind(StrEnum):
 
 
 class PowerState(StrEnum):
-    """Whether a VM is there to be impacted."""
+    """Power state of a VM. Only running VMs are impacted."""
 
     RUNNING = "running"
     DEALLOCATED = "deallocated"
@@ -109,8 +109,8 @@ class NotificationProfile:
     """Opt-in to events for deletes (R91) or for OS image changes (R93).
 
     Attributes:
-        enable: Whether such operations make events.
-        not_before_timeout: Their notice: 5 to 15 minutes for deletes, exactly 15 for OS images.
+        enable: True if such operations make events.
+        not_before_timeout: Notice of these events: 5 to 15 minutes for deletes, exactly 15 for OS images.
     """
 
     enable: bool = False
@@ -122,8 +122,8 @@ class Host:
     """A machine that VMs run on.
 
     Attributes:
-        failed_at: When it was reported as failed; None: it was not, or it has recovered since.
-        failure_reason: What was said of the failure.
+        failed_at: Time of the reported failure; None if it has not failed, or has recovered.
+        failure_reason: Reported reason of the failure.
     """
 
     name: str
@@ -136,13 +136,13 @@ class Scope:
     """A group of VMs that see each other's events: cloud service, availability set, placement group.
 
     Attributes:
-        fault_domain_count: How many fault domains the scope spans; None means not said. With 1, GPU VMs of a scale set
+        fault_domain_count: Number of fault domains of the scope; None if not declared. With 1, GPU VMs of a scale set
             see only events that name them (R58).
         terminate_notification: Profile for deletes (R91), as of the latest model.
         os_image_notification: Profile for OS upgrade and reimage (R93).
-        approves_user_operations: The same as in `policy`, as the version before this keeps it (X5).
+        approves_user_operations: Same as in `policy`, in the form stored by the previous version (X5).
         couples_deletes: An approved Terminate waits until all pending ones of the scope are approved or due (R92).
-        policy: What its owner wants.
+        policy: Policy of the owner.
     """
 
     name: str
@@ -157,16 +157,16 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualMachine:
-    """A virtual machine, and what `/metadata/instance` says of it (X3).
+    """A virtual machine, with the properties reported by `/metadata/instance` (X3).
 
     Attributes:
-        name: As it appears in Resources; case is kept (W7).
+        name: Name as in Resources; case is kept (W7).
         host: Name of the host it runs on.
         scope: Name of its scope; None for a standalone VM.
-        addresses: Source addresses that its requests come from, in canonical text form.
-        terminate_notification: The profile it was last brought to (R91): a VM keeps it when the scope's changes.
+        addresses: Source addresses of its requests, in canonical text form.
+        terminate_notification: Profile in effect for this VM (R91): it is kept when that of the scope changes.
         power_state: Only running VMs are impacted by maintenance.
-        policy: What the owner of a standalone VM wants; that of a scope's VM is its scope's.
+        policy: Policy of the owner of a standalone VM; a VM in a scope uses that of the scope.
     """
 
     name: str
@@ -191,20 +191,20 @@ class VirtualMachine:
 
     @property
     def size_series(self) -> str:
-        """Upper-case letters that name the size's family: ``"NC"`` for ``Standard_NC6``; ``""`` when unknown."""
+        """Upper-case letters of the size's family: ``"NC"`` for ``Standard_NC6``; ``""`` if unknown."""
         match = _SIZE.match(self.size)
         return match[1].upper() if match is not None else ""
 
     @property
     def is_spot(self) -> bool:
-        """Whether the platform may evict it (R90)."""
+        """True if the platform may evict it (R90)."""
         return self.priority.lower() == "spot"
 
 
 def audience_key(vm: VirtualMachine, scope: Scope | None) -> str:
-    """The key of the audience that `vm` belongs to.
+    """Return the key of the audience that `vm` belongs to.
 
-    VMs with the same key see the same document. That is the scope, or the VM alone when it is standalone or falls
+    VMs with the same key see the same document. The audience is the scope, or the VM alone if it is standalone or falls
     under the GPU exception.
 
     Spec: R58, R59
@@ -218,22 +218,22 @@ def audience_key(vm: VirtualMachine, scope: Scope | None) -> str:
 
 
 def names_of(keys: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The names of the VMs and of the scopes that those keys of audiences stand for; see `audience_key`."""
+    """Return the names of the VMs and the names of the scopes in these audience keys; see `audience_key`."""
     parts = [key.partition(":") for key in keys]
     return [name for kind, _, name in parts if kind == "vm"], [name for kind, _, name in parts if kind == "scope"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audience:
-    """Who sees one document, and whether they asked for it yet.
+    """The VMs that see one document, and the state of the service for them.
 
     Attributes:
         key: See `audience_key`.
-        scope: Name of the scope, or None for a VM alone.
-        enabled_at: When the first request enabled the service (R67); None while disabled.
-        epoch: How often it was enabled; incarnations are unique within an epoch (R46).
+        scope: Name of the scope; None for a VM alone.
+        enabled_at: Time at which the first request enabled the service (R67); None while disabled.
+        epoch: Number of times it was enabled; incarnations are unique within an epoch (R46).
         incarnation: The current DocumentIncarnation (R42). Meaningless while disabled.
-        active_until: A request is known to have come at or before this moment; 24 h later the service is disabled
+        active_until: Latest time at or before which a request is known to have come; 24 h later the service is disabled
             (R69).
     """
 
@@ -247,7 +247,7 @@ class Audience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One VM that a maintenance holds, with what decides who must wait for it."""
+    """One VM that a maintenance holds, with the fields that decide which maintenances must wait for it."""
 
     vm: str
     host: str
@@ -257,34 +257,33 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
-    """One operation on one or several VMs, that starts for all of them together (R84).
+    """One operation on one or several VMs, which starts for all of them together (R84).
 
     Attributes:
         sequence: Order of creation; smaller is older.
         cause: Name of a row of `core.causes.CAUSES`.
-        type: The impact announced.
-        impact: The impact that happens; differs from `type` only where a Reboot turns out as a Freeze (R81).
-        duration_s: Expected seconds; 0 no interruption, -1 unknown (R39).
-        notice: Notice counted from the moment it is announced, which for a queued maintenance is later than its
-            creation.
-        requested_not_before: What the operator asked for, if a moment was named.
-        not_before: None while queued.
-        due_at: When the scheduler must look again; None when only something else can move it.
-        begun_at: When an actuator that cannot be observed was told to execute it; None: it was not.
-        impacted_at: When the actuator reported the first impact; None until then.
-        attempts: Failed calls of the actuator in a row.
-        force_reason: Why the minimum notice or missing approvals were overruled; None if they were not.
-        hosts: Hosts it was asked for; empty when asked for VMs.
-        request_id: Shared by the maintenances that one request was split into (R61).
-        latest_start: Up to when NotBefore may be put off by whoever it hits; None: it may not.
-        deferrals: How often it was put off.
-        extensions: How often more time to prepare was given.
-        extended: How much of that, in sum.
-        announced_at: When its notice began; None while queued, and of what an earlier version has announced.
-        is_at_once_unwarned: Whether it starts without waiting when none of its VMs can be warned (R70a).
-        moved_from: What NotBefore would be without quiet hours; None: they did not move it.
-        moved_by: Names of the scopes, or VMs that stand alone, whose quiet hours moved it.
-        tenant_key: Tenant that asked for it, as `Owned.key`; None if no tenant did.
+        type: Announced impact.
+        impact: Actual impact; differs from `type` only if a Reboot turns out as a Freeze (R81).
+        duration_s: Expected duration in seconds; 0 for no interruption, -1 if unknown (R39).
+        notice: Notice from the announcement, which for a queued maintenance is later than its creation.
+        requested_not_before: NotBefore requested by the operator; None if none was.
+        not_before: NotBefore; None while queued.
+        due_at: Time at which the scheduler must check it again; None if only something else can move it.
+        begun_at: Time at which an actuator that cannot be observed was asked to execute it; None if it was not.
+        impacted_at: Time at which the actuator reported the first impact; None until then.
+        attempts: Consecutive failed calls of the actuator.
+        force_reason: Reason for overruling the minimum notice or missing approvals; None if they were not.
+        hosts: Hosts named in the request; empty if it named VMs.
+        request_id: Id shared by the maintenances that one request was split into (R61).
+        latest_start: Time up to which affected tenants may postpone NotBefore; None if they may not.
+        deferrals: Number of deferrals.
+        extensions: Number of extensions of the preparation time.
+        extended: Total time of the extensions.
+        announced_at: Start of the notice; None while queued, and if an earlier version announced it.
+        is_at_once_unwarned: True if it starts at once when none of its VMs can be warned (R70a).
+        moved_from: NotBefore before it was moved by quiet hours; None if they did not move it.
+        moved_by: Names of the scopes and standalone VMs whose quiet hours moved it.
+        tenant_key: Tenant that requested it, as `Owned.key`; None if no tenant did.
     """
 
     id: str
@@ -327,19 +326,19 @@ class Maintenance:
 
     @property
     def is_active(self) -> bool:
-        """Whether it can still change."""
+        """True if it can still change."""
         return self.state in ACTIVE_STATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What one audience sees of a maintenance. Its status follows from the maintenance's state (`core.lifecycle`).
+    """One audience's view of a maintenance. Its status follows from the maintenance's state (`core.lifecycle`).
 
     Attributes:
         id: Upper-case GUID, the same for the whole life (R30).
         sequence: Order of creation, which is the order in the document (R29).
-        is_iaas: Whether 2017-03-01 prefixes the names with ``_`` (R20).
-        is_listed: In the audience's document now. False once ended, or withdrawn (R70).
+        is_iaas: True if 2017-03-01 prefixes the names with ``_`` (R20).
+        is_listed: True if it is in the audience's document now. False once ended, or withdrawn (R70).
     """
 
     id: str
@@ -355,17 +354,17 @@ class Event:
 
     @property
     def is_approved(self) -> bool:
-        """Whether anybody approved it."""
+        """True if it was approved."""
         return self.approved_at is not None
 
     @property
     def is_settled(self) -> bool:
-        """Whether another approval would change nothing. One by a policy gives way to that of a VM or a person."""
+        """True if another approval would change nothing. An approval by policy yields to that of a VM or a person."""
         return self.approved_at is not None and self.approved_by != POLICY
 
 
 class EntryKind(StrEnum):
-    """What a ledger entry tells."""
+    """Kind of a ledger entry."""
 
     QUEUED = "queued"
     SCHEDULED = "scheduled"
@@ -383,12 +382,12 @@ class EntryKind(StrEnum):
     DISABLED = "disabled"
     WITHDRAWN = "withdrawn"
     ANNOUNCED = "announced"
-    """A scope that was enabled while a maintenance waits is shown its event (R70b)."""
+    """The event of a waiting maintenance was given to a scope that was just enabled (R70b)."""
     VM_CHANGED = "vm-changed"
     INVENTORY_APPLIED = "inventory-applied"
     HOST_FAILED = "host-failed"
     HOST_RECOVERED = "host-recovered"
-    TOKEN_CREATED = "token-created"  # noqa: S105 - a word of the ledger
+    TOKEN_CREATED = "token-created"  # noqa: S105 - a kind of ledger entry
     TOKEN_REVOKED = "token-revoked"  # noqa: S105 - as above
     REFUSED = "refused"
     CLOCK_ADVANCED = "clock-advanced"
@@ -410,11 +409,11 @@ class Entry:
     """One line of the ledger: append-only, never changed.
 
     Attributes:
-        actor: ``operator:NAME``, ``tenant:NAME``, ``vm:NAME``, ``policy`` or ``forewarn``; ``unknown`` of a call that
-            was refused because nobody knows who called.
-        source_address: Where a VM's approval, or a call that was refused, came from.
-        api_version: Which version a VM's approval named.
-        reason: A person's words, or the detail of a failure.
+        actor: ``operator:NAME``, ``tenant:NAME``, ``vm:NAME``, ``policy`` or ``forewarn``; ``unknown`` for a refused
+            call from an unknown caller.
+        source_address: Source address of a VM's approval or of a refused call.
+        api_version: API version of a VM's approval.
+        reason: Reason given by a person, or the detail of a failure.
     """
 
     kind: EntryKind

@@ -1,13 +1,13 @@
-"""Putting an announced maintenance off, because those whom it hits ask for it.
+"""Postponing an announced maintenance at the request of an affected tenant.
 
-Two ways, each with its bounds:
+There are two ways, each with its limits:
 
-- **Defer**: to another moment, up to the latest start that its operator has set. None set: it cannot be deferred.
-- **Extend**: a little more time to prepare, as the policy of the asking tenant grants it, in sum over the maintenance.
+- **Defer**: to another moment, up to the latest start set by the operator. Without one, it cannot be deferred.
+- **Extend**: a little more time to prepare, as granted by the asking tenant's policy, in total for the maintenance.
 
-Only NotBefore moves, for all tenants alike, and with it each document (R40, R42). Approvals stand: nobody who has been
-told that his approval is taken is asked for it again (invariant 5 of the design). So, when every vote is in, there is
-nothing left to be put off.
+Only NotBefore moves, for all tenants alike, and with it each document (R40, R42). Approvals remain valid: an approval
+that was accepted is never asked for again (invariant 5 of the design). So, once every vote is in, nothing is left to
+postpone.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def defer(
     by: timedelta | None = None,
     reason: str | None = None,
 ) -> Maintenance:
-    """Put NotBefore to a later moment; out of quiet hours, if it would lie in some.
+    """Move NotBefore to a later time, and past any quiet hours that contain it.
 
     Args:
         draft: The decision.
         maintenance: A scheduled one.
-        not_before: The moment; or
-        by: how much later than now planned.
-        reason: Why.
+        not_before: New NotBefore; exclusive with `by`.
+        by: Delay added to the current NotBefore.
+        reason: Reason for the ledger.
 
     Raises:
-        InvalidRequest: Both or none was named, or the moment is not later than before.
-        Conflict: It cannot be put off: its state, its kind, or no latest start; everybody has approved; or the moment
-            is after the latest start.
-        QuietHoursConflict: Every moment up to the latest start is in somebody's quiet hours.
+        InvalidRequest: Both or none was named, or the time is not later than before.
+        Conflict: It cannot be deferred: its state, its kind, no latest start, or too many deferrals; every tenant has
+            approved; or the time is after the latest start.
+        QuietHoursConflict: Every moment up to the latest start is in a tenant's quiet hours.
 
     Spec: R40, R42, R74
     """
@@ -78,19 +78,19 @@ def defer(
 def extend(
     draft: Draft, maintenance: Maintenance, *, by: timedelta, tenant: str | None = None, reason: str | None = None
 ) -> Maintenance:
-    """Give a tenant that is preparing a little more time, as its policy grants.
+    """Give a tenant a little more time to prepare, as its policy grants.
 
     Args:
         draft: The decision.
         maintenance: A scheduled one.
-        by: How much more.
-        tenant: Name of the scope, or of the lone VM, that asks; None: the only one that it hits.
-        reason: Why.
+        by: Additional time.
+        tenant: Name of the scope or standalone VM that asks; None if the maintenance affects only one.
+        reason: Reason for the ledger.
 
     Raises:
-        InvalidRequest: The time is none, or it does not say who asks.
-        Conflict: It cannot be put off, as with `defer`; the tenant has approved, or its policy grants no more.
-        QuietHoursConflict: Every moment that is left is in somebody's quiet hours.
+        InvalidRequest: The time is not positive, or it is not clear which tenant asks.
+        Conflict: It cannot be moved, as with `defer`; the tenant has approved, or its policy grants no more.
+        QuietHoursConflict: Every moment that is left is in a tenant's quiet hours.
 
     Spec: R40, R42, R74
     """
@@ -117,7 +117,7 @@ def extend(
 
 
 def _check_movable(draft: Draft, maintenance: Maintenance, what: str) -> datetime:
-    """NotBefore as it is, when nothing but the bounds could keep it there."""
+    """Return the current NotBefore, after checking that the maintenance may be moved at all."""
     if maintenance.state is not MaintenanceState.SCHEDULED or maintenance.not_before is None:
         msg = f"maintenance {maintenance.id} is {maintenance.state}: only a scheduled one can be {what}"
         raise Conflict(msg, id=maintenance.id, state=maintenance.state.value)
@@ -142,7 +142,7 @@ def _refuse_after_latest_start(maintenance: Maintenance, moment: datetime) -> No
 
 
 def _asking(draft: Draft, maintenance: Maintenance, tenant: str | None) -> str:
-    """Who asks: one that is told of it and has not approved."""
+    """Return the name of the asking tenant: one that has an event and has not approved it."""
     open_events: dict[str, bool] = {}
     for event in draft.events_of(maintenance.id):
         if event.is_listed:
@@ -165,7 +165,7 @@ def _asking(draft: Draft, maintenance: Maintenance, tenant: str | None) -> str:
 
 
 def _left(draft: Draft, maintenance: Maintenance, name: str) -> timedelta:
-    """How much more time the policy of that tenant grants."""
+    """Return how much more time the policy of that tenant grants."""
     extension = tenants(draft, maintenance)[name].extension
     if extension is None:
         msg = f"the policy of {name} grants no extension"

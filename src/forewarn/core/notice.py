@@ -1,4 +1,4 @@
-"""How much notice a maintenance gives.
+"""Choice of the notice that a maintenance gives.
 
 Spec: R70a, R71, R72, R74, R91
 """
@@ -18,7 +18,7 @@ __all__ = ["choose_notice", "is_at_once_unwarned", "minimum_notice"]
 
 
 def minimum_notice(cause: Cause, event_type: EventType, vms: list[VirtualMachine]) -> timedelta:
-    """The least notice for that operation on those VMs (R71, R91)."""
+    """Return the minimum notice for that operation on those VMs (R71, R91)."""
     if cause.profile == Profile.TERMINATE:
         timeouts = [vm.terminate_notification.not_before_timeout for vm in vms if vm.terminate_notification.enable]
         return max(timeouts, default=MINIMUM_NOTICE[event_type])
@@ -28,7 +28,7 @@ def minimum_notice(cause: Cause, event_type: EventType, vms: list[VirtualMachine
 def choose_notice(
     draft: Draft, request: Request, cause: Cause, event_type: EventType, vms: list[VirtualMachine]
 ) -> timedelta:
-    """The notice to give, checked against what is promised and what is allowed.
+    """Return the notice to give, checked against the promised minimum and the allowed maximum.
 
     Raises:
         InvalidRequest: Both a notice and a NotBefore were named, or one too far ahead.
@@ -50,16 +50,16 @@ def choose_notice(
         msg = f"{given}: a {event_type} needs at least {_words(least)}; to undercut it, force it and give a reason"
         raise BelowMinimumNotice(msg, minimum_s=int(least.total_seconds()))
     if request.not_before is not None:
-        # The announcement keeps the moment itself. Whoever had to queue past it gets no more than the least notice.
+        # The announcement keeps the moment itself. If it is past when the queue lets it go, only the minimum remains.
         asked = min(asked, least)
     return max(asked, least if is_announced and not is_forced else timedelta(0))
 
 
 def is_at_once_unwarned(draft: Draft, request: Request, cause: Cause, vms: list[VirtualMachine]) -> bool:
-    """Whether it starts without waiting when no VM of it can be warned.
+    """Return True if it starts at once when none of its VMs can be warned.
 
-    A time that was given holds for everybody. Without one, only what a user asks of a VM and a Spot eviction do not
-    wait, and what makes no event on any of its VMs, whoever asks for events.
+    A time in the request always holds. Without one, three kinds start at once: user operations, Spot evictions, and
+    operations that make no event on any of their VMs, opted in or not.
 
     Spec: R70a
     """

@@ -1,6 +1,6 @@
-"""What holds a maintenance up, and what happens to it next: the first thing that somebody on call wants to know.
+"""Outlook of a maintenance: what it waits for, and what happens next, for people on call.
 
-Nothing is decided here. It says what `settlement` and the scheduler are going to do, from the same functions.
+Nothing is decided here. The outlook predicts `settlement` and the scheduler, using the same functions.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from forewarn.core.value import replace
 __all__ = ["Missing", "Next", "Outlook", "Trouble", "Vote", "outlook", "seen_by"]
 
 LATE_AFTER = timedelta(seconds=30)
-"""So long after its moment a step counts as late; the scheduler needs a second at most."""
+"""Time after which a step counts as late; the scheduler needs at most one second."""
 
 
 UNSEEN_AFTER = timedelta(seconds=90)
-"""Who has not looked for so long cannot know. Before, word of it may not have come here from the replica that saw."""
+"""Time after the announcement before an audience without a request counts as not having seen it. A request to another
+replica may be reported this late.
+"""
 
 PRESSING = 4
-"""A vote that is missing is nothing to worry about until one part in so many of the notice is left."""
+"""Divisor of the notice: a missing vote becomes urgent when only this fraction (one quarter) is left."""
 
 
 class Next(StrEnum):
-    """What happens next."""
+    """Next step of a maintenance."""
 
     ANNOUNCED = "announced"
     STARTED = "started"
@@ -37,14 +39,14 @@ class Next(StrEnum):
 
 
 class Missing(StrEnum):
-    """Why a vote is missing."""
+    """Reason why a vote is missing."""
 
     NEVER_SEEN = "never-seen"
     NOT_APPROVED = "not-approved"
 
 
 class Trouble(StrEnum):
-    """What is wrong, worst first."""
+    """Problem of a maintenance, worst first."""
 
     FAILED = "failed"
     FAILING = "failing"
@@ -52,17 +54,17 @@ class Trouble(StrEnum):
     OVERRUN = "overrun"
     UNSEEN = "unseen"
     UNAPPROVED = "unapproved"
-    """In the last part of the notice; see `PRESSING`."""
+    """Missing votes in the last part of the notice; see `PRESSING`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """An event whose approval is waited for.
+    """An event whose approval is missing.
 
     Attributes:
-        event_id: Its id.
-        audience: Who would approve it.
-        why: Whether anybody there has asked since it was announced.
+        event_id: Id of the event.
+        audience: Audience that would approve it.
+        why: Reason: the audience has not asked since the announcement, or has not approved.
     """
 
     event_id: str
@@ -72,15 +74,15 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What holds a maintenance up.
+    """Conditions that hold a maintenance up, and its next step.
 
     Attributes:
-        next: What happens next.
-        at: When at the latest; None: nobody can say.
-        votes: Approvals that are waited for; with all of them it starts at once.
-        behind: Ids of the maintenances that have to be over first.
-        troubles: What somebody should look at, worst first.
-        has_others: Whether somebody or something is waited for that is not named here; see `seen_by`.
+        next: Next step.
+        at: Latest time of the next step; None if unknown.
+        votes: Missing approvals; with all of them it starts at once.
+        behind: Ids of the maintenances that must end first.
+        troubles: Problems that need attention, worst first.
+        has_others: True if it also waits for something not listed here; see `seen_by`.
     """
 
     next: Next
@@ -98,13 +100,13 @@ def outlook(
     asked_at: Callable[[str], datetime | None],
     now: datetime,
 ) -> Outlook:
-    """What holds it up, what happens next, and what is wrong.
+    """Return what a maintenance waits for, what happens next, and what is wrong.
 
     Args:
-        maintenance: The one.
-        events: Its own.
+        maintenance: The maintenance.
+        events: Events of the maintenance.
         neighbours: Other active maintenances that hold a VM or a scope of it.
-        asked_at: When an audience asked last, as far as known.
+        asked_at: Time of an audience's last known request; None if none is known.
         now: The time.
     """
     others = sorted(neighbours, key=lambda other: other.sequence)
@@ -162,12 +164,12 @@ def _missing(event: Event, asked: datetime | None, announced: datetime, now: dat
 
 
 def seen_by(found: Outlook, event_ids: Collection[str], maintenance_ids: Collection[str]) -> Outlook:
-    """What of it may be told to somebody for whom only these events and maintenances exist.
+    """Return the part of an outlook that a caller limited to these events and maintenances may see.
 
     Args:
-        found: The whole of it.
-        event_ids: What they may know of.
-        maintenance_ids: As above.
+        found: The whole outlook.
+        event_ids: Events visible to the caller.
+        maintenance_ids: Maintenances visible to the caller.
     """
     votes = tuple(vote for vote in found.votes if vote.event_id in event_ids)
     behind = tuple(each for each in found.behind if each in maintenance_ids)

@@ -1,7 +1,7 @@
-"""From a request to maintenances and their events.
+"""Planning: from a request to maintenances and their events.
 
-One request makes one maintenance, or several where VMs must not be hit together: one for each fault domain of a scope,
-the later ones queued (R61), and one for each VM where the operation concerns a single VM.
+One request makes one maintenance, or several if VMs must not be hit together: one for each fault domain of a scope, the
+later ones queued (R61), and one for each VM if the operation concerns a single VM.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = ["plan"]
 
 
 def plan(draft: Draft, request: Request) -> list[Maintenance]:
-    """Carry out a request: make the maintenances, announce the first of them, queue what must wait.
+    """Carry out a request: make the maintenances, announce the first of them, queue those that must wait.
 
     Raises:
         NotFound: A host or VM does not exist.
         InvalidRequest: The request contradicts itself or a rule of its type.
         BelowMinimumNotice: Too little notice, or none for a VM that would be warned, and not forced.
         Conflict: A VM is gone, the same operation is pending for it, or a policy allows no more user operations.
-        QuietHoursConflict: Every moment within its limits is in somebody's quiet hours, and it is not forced.
+        QuietHoursConflict: Every moment within its limits is in a tenant's quiet hours, and it is not forced.
         LimitExceeded: Too many user operations are pending (R88).
     """
     cause = CAUSES.get(request.cause)
@@ -105,7 +105,7 @@ def _affected(draft: Draft, request: Request) -> list[VirtualMachine]:
 
 
 def _is_alone(draft: Draft, vm: VirtualMachine) -> bool:
-    """Whether its scope only says that it has none."""
+    """Return True if the scope of the VM is standalone, which means that it has none."""
     return vm.scope is not None and draft.scopes[vm.scope].kind is ScopeKind.STANDALONE
 
 
@@ -130,7 +130,7 @@ def _check_type(request: Request, cause: Cause) -> EventType:
 def _refuse_now_for_warned(
     draft: Draft, request: Request, cause: Cause, event_type: EventType, vms: list[VirtualMachine]
 ) -> None:
-    """To start now spares the notice of VMs that cannot be warned, and of no other (R70a)."""
+    """Refuse an immediate start if a VM can be warned: only VMs that cannot be warned may lose their notice (R70a)."""
     if not request.is_now or cause.is_immediate or request.force_reason is not None:
         return
     warned = [vm for vm in vms if is_warned(draft, cause.name, vm)]
@@ -188,7 +188,8 @@ def _make(  # noqa: PLR0913 - the parts of one new value
 
 def _enter(draft: Draft, maintenance: Maintenance) -> Maintenance:
     if must_queue(maintenance, draft.neighbours(maintenance)):
-        must_be_calm(draft, maintenance, draft.now + maintenance.notice)  # better said now than when its turn comes
+        # An unsatisfiable window is reported now, rather than when its turn comes.
+        must_be_calm(draft, maintenance, draft.now + maintenance.notice)
         return draft.step(maintenance, Trigger.ENQUEUE, is_new=True)
     return announce(draft, maintenance, is_new=True)
 
@@ -201,7 +202,7 @@ def _refuse_duplicate(draft: Draft, maintenance: Maintenance) -> None:
 
 
 def _refuse_over_limit(draft: Draft, maintenance: Maintenance) -> None:
-    """Spec: R88."""
+    """Refuse a user operation over the limit of pending ones. Spec: R88."""
     limit = draft.rules.user_operations_max
     if limit is None or maintenance.source is not Source.USER:
         return
@@ -216,7 +217,7 @@ def _refuse_over_limit(draft: Draft, maintenance: Maintenance) -> None:
 
 
 def _refuse_over_policy(draft: Draft, maintenance: Maintenance) -> None:
-    """Each tenant may limit how many operations of its users go on at once."""
+    """Refuse a user operation if a tenant's policy allows no more at once."""
     if maintenance.source is not Source.USER:
         return
     for name, policy in tenants(draft, maintenance).items():
@@ -251,7 +252,7 @@ def _check_latest_start(draft: Draft, request: Request, cause: Cause) -> None:
 
 def _refuse_early_latest_start(draft: Draft, maintenance: Maintenance) -> None:
     latest_start = maintenance.latest_start
-    not_before = maintenance.not_before or draft.now + maintenance.notice  # that of one in the queue is later still
+    not_before = maintenance.not_before or draft.now + maintenance.notice  # in the queue: a lower bound
     if latest_start is not None and latest_start < not_before:
         msg = f"the latest start, {latest_start.isoformat()}, is before NotBefore, which is {not_before.isoformat()}"
         raise InvalidRequest(msg)

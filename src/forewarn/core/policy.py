@@ -1,7 +1,7 @@
-"""What the owner of a scope, or of a VM that stands alone, has declared about maintenance: its policy.
+"""Maintenance policy, as declared by the owner of a scope or of a standalone VM.
 
-Values only. A time zone is one of them: whoever reads a policy, from a file or a database, loads its rules, and the
-core asks them and nothing else.
+Values only. This includes time zones: the code that reads a policy, from a file or a database, loads the rules of its
+zone completely, so the core does no I/O to use them.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from datetime import UTC, datetime, time, timedelta, tzinfo
 __all__ = ["ALL_APPROVERS", "DAYS", "NO_POLICY", "Extension", "Policy", "QuietHours", "Zone"]
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-"""Names of the days; the place of one is its `date.weekday`."""
+"""Names of the days, indexed by `date.weekday`."""
 
 ALL_APPROVERS = ("vm", "operator", "tenant")
-"""Kinds of actors that may approve where a policy says nothing."""
+"""Kinds of actors that may approve by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zone:
-    """A time zone; two of the same name are the same.
+    """A time zone, compared by name only.
 
     Attributes:
-        name: As the IANA database calls it: ``Europe/Berlin``.
-        rules: What knows its offsets; loaded whole, so that asking it reads nothing.
+        name: Name in the IANA database, such as ``Europe/Berlin``.
+        rules: Offsets of the zone, completely loaded, so that using them reads nothing.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Zone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuietHours:
-    """A part of the week that platform maintenance is kept out of.
+    """A part of the week that is kept free of platform maintenance.
 
     Attributes:
-        days: On which days it begins, as `date.weekday` counts them.
+        days: Days on which it begins, numbered as by `date.weekday`.
         begin: Local time.
-        end: Local time; of the next day where it is not later than `begin`. The same as `begin`: a whole day.
+        end: Local time; on the next day if not later than `begin`. If equal to `begin`, it lasts a whole day.
     """
 
     days: tuple[int, ...]
@@ -47,13 +47,13 @@ class QuietHours:
     zone: Zone
 
     def span(self, midnight: datetime) -> tuple[datetime, datetime]:
-        """From when until when it is quiet, when it begins on the day of that local midnight.
+        """Return the begin and end of the quiet hours that begin on the day of that local midnight.
 
         When clocks are set back, an hour comes twice; when they are set forward, one never comes. A bound in such an
-        hour is taken so that the quiet hours are the longer ones.
+        hour is chosen so that the quiet hours are longer.
 
         Args:
-            midnight: Without a time zone.
+            midnight: Naive local time.
         """
         end_day = midnight if self.end > self.begin else midnight + timedelta(days=1)
         return min(self._moments(midnight, self.begin)), max(self._moments(end_day, self.end))
@@ -64,17 +64,17 @@ class QuietHours:
 
 
 def _utc(local: datetime) -> datetime:
-    """The same moment, plainly in UTC: two times of one zone compare without their offsets, so they are not kept."""
+    """Convert to UTC, because Python compares two times of one zone without their offsets."""
     return local.astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """More time to prepare, for the asking.
+    """Additional time to prepare, granted on request.
 
     Attributes:
-        max: Most of it, in sum over the life of a maintenance.
-        times: How often it may be asked for.
+        max: Maximum total over the life of a maintenance.
+        times: Maximum number of requests.
     """
 
     max: timedelta
@@ -83,16 +83,16 @@ class Extension:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a tenant wants; the default is that nothing is wanted.
+    """Policy of a tenant; the default asks for nothing.
 
     Attributes:
         approves_user_operations: User restarts and redeployments go straight to Started (X5).
-        approves_freezes_up_to: A Freeze by the platform with a known duration of at most that is approved when it is
-            announced; None: none is.
-        quiet_hours: Kept free of platform maintenance, as far as the limits of its notice allow.
-        user_operations_max: Most operations that users have asked for and that are not over; None: no limit here.
-        approvers: Whose approvals count: kinds of actors, or ``vm:NAME`` for a VM.
-        extension: How much more time to prepare is granted; None: none is.
+        approves_freezes_up_to: Maximum known duration of a platform Freeze that is approved when it is announced; None
+            to approve none.
+        quiet_hours: Hours kept free of platform maintenance, as far as the limits of its notice allow.
+        user_operations_max: Maximum number of active user operations; None for no limit here.
+        approvers: Actors whose approvals count: kinds of actors, or ``vm:NAME`` for a VM.
+        extension: Additional time to prepare; None to grant none.
     """
 
     approves_user_operations: bool = False
@@ -103,9 +103,9 @@ class Policy:
     extension: Extension | None = None
 
     def takes_approval_of(self, actor: str) -> bool:
-        """Whether an approval by that actor counts: ``vm:NAME``, ``operator:NAME``, ``tenant:NAME``."""
+        """Return True if an approval by that actor counts: ``vm:NAME``, ``operator:NAME``, ``tenant:NAME``."""
         return actor.partition(":")[0] in self.approvers or actor in self.approvers
 
 
 NO_POLICY = Policy()
-"""Of who has declared none."""
+"""Policy of an owner that has declared none."""

@@ -1,4 +1,4 @@
-"""What an actuator answers, and what that does to a maintenance."""
+"""Results of actuator calls, and their effect on a maintenance."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from forewarn.core.value import replace
 __all__ = ["PAUSE_MIN", "RETRY_MAX", "Failure", "Progress", "Retry", "advance", "claim"]
 
 PAUSE_MIN = timedelta(milliseconds=10)
-"""Least pause between two calls: an actuator that says "now" again and again must not hold up everything else."""
+"""Minimum pause between two calls, so that an actuator that keeps asking to be called at once blocks nothing else."""
 
 RETRY_MAX = timedelta(minutes=5)
-"""Longest pause between two calls of an actuator that fails."""
+"""Maximum pause between two calls of an actuator that fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a maintenance is.
+    """Progress of a maintenance.
 
     Attributes:
         is_impacted: The impact has happened or is happening.
         is_complete: Nothing more will happen.
-        check_at: When to ask again; None: not before an operator says that it is complete.
-        impact_s: How many seconds the impact has lasted; said once, by an actuator that has measured it.
+        check_at: Time of the next call; None to wait until an operator reports completion.
+        impact_s: Duration of the impact in seconds; reported once, by an actuator that has measured it.
     """
 
     is_impacted: bool = False
@@ -38,13 +38,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A call that failed, and why.
+    """A failed call, and its cause.
 
     Attributes:
-        has_begun_nothing: It is sure that nothing was begun, so that it may be told to execute again.
-        is_final: Nothing goes on any more, and to ask again is of no use.
-        tries: Least number of failed calls that this is the last of. An actuator that begins, does nothing and asks to
-            be called again has answered in between, which would set the count back.
+        has_begun_nothing: True if it is certain that nothing was begun, so that execution may be requested again.
+        is_final: True if nothing is in progress any more, and a retry is useless.
+        tries: Minimum number of failed calls, this one included. An actuator that begins, does nothing and asks to be
+            called again has answered in between, which would reset the count.
     """
 
     reason: str
@@ -55,11 +55,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often and how soon a failed call is repeated.
+    """Retry policy for failed calls.
 
     Attributes:
-        attempts_max: Failed calls in a row until the maintenance has failed.
-        pause: Before the second call; doubles each time, up to `RETRY_MAX`.
+        attempts_max: Consecutive failed calls after which the maintenance fails.
+        pause: Pause before the second call; doubles each time, up to `RETRY_MAX`.
     """
 
     attempts_max: int = 10
@@ -67,9 +67,9 @@ class Retry:
 
 
 def advance(draft: Draft, maintenance: Maintenance, result: Progress | Failure, retry: Retry) -> Maintenance:
-    """Take over what an actuator answered about a started maintenance.
+    """Apply the result of an actuator call to a started maintenance.
 
-    Impact and completion are taken over once, however often they are reported (R82).
+    Impact and completion are applied once, however often they are reported (R82).
     """
     if isinstance(result, Failure):
         return _after_failure(draft, maintenance, result, retry)
@@ -92,7 +92,7 @@ def _note_impact(draft: Draft, maintenance: Maintenance, impact_s: float) -> Non
 
 
 def claim(draft: Draft, maintenance: Maintenance) -> None:
-    """Note that an actuator is going to be told to execute it, so that nobody else tells it again."""
+    """Record that an actuator is about to be asked to execute it, so that no other process asks again."""
     draft.put(replace(maintenance, begun_at=draft.now))
 
 

@@ -1,4 +1,4 @@
-"""When it is quiet, and when it is not: arithmetic over weeks, nights and changed clocks."""
+"""Arithmetic of quiet hours over weeks, nights and clock changes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["first_calm", "is_disturbed"]
 _DAY = timedelta(days=1)
 _INSTANT = timedelta(microseconds=1)
 _LASTS_MAX = timedelta(days=8)
-"""Quiet hours come back every week: what is longer than that meets them anyway."""
+"""Maximum duration to check: quiet hours repeat every week, so any longer duration meets them anyway."""
 
 
 def first_calm(
     quiet: Iterable[QuietHours], at: datetime, until: datetime, lasts: timedelta = timedelta(0)
 ) -> datetime | None:
-    """The first moment at which something may begin that is to be over before the next quiet hours.
+    """Return the first moment at which something can begin and end outside of all quiet hours.
 
     Args:
-        quiet: What is kept free; of several tenants, everything that one of them keeps free.
-        at: Not before that moment.
-        until: Not after that one, unless it is `at` itself.
-        lasts: How long it takes; 0 or less: a moment.
+        quiet: Quiet hours of all tenants concerned.
+        at: Earliest moment.
+        until: Latest moment, unless `at` itself is free.
+        lasts: Duration; 0 or less for a single moment.
 
     Returns:
-        That moment; None: there is none until then.
+        The moment; None if there is none until then.
     """
     distinct = set(quiet)
     length = min(max(lasts, _INSTANT), _LASTS_MAX)
@@ -38,18 +38,19 @@ def first_calm(
             return moment
         if free_from > until:
             return None
+        # This end may lie in other quiet hours, so look again from there.
         moment = free_from
 
 
 def is_disturbed(quiet: Iterable[QuietHours], at: datetime, lasts: timedelta) -> bool:
-    """Whether some of these quiet hours meet the time that begins `at` and lasts so long."""
+    """Return True if any of these quiet hours overlap the period that begins `at` and lasts that long."""
     end = at + min(max(lasts, _INSTANT), _LASTS_MAX)
     return any(True for each in set(quiet) for _ in _ends(each, at, end))
 
 
 def _ends(quiet: QuietHours, begin: datetime, end: datetime) -> Iterable[datetime]:
-    """Where those quiet hours end that meet the time from `begin` to `end`."""
-    # What began two days ago may go on: a whole day, and an hour more when clocks are set back.
+    """Yield the ends of the quiet hours that overlap the period from `begin` to `end`."""
+    # Quiet hours that began two days ago may still last: a whole day, and an hour more when clocks are set back.
     day = begin.astimezone(quiet.zone.rules).replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0) - 2 * _DAY
     last = end.astimezone(quiet.zone.rules).replace(tzinfo=None) + _DAY
     while day <= last:

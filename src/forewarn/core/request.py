@@ -1,4 +1,4 @@
-"""What somebody asks for: an operator, a user, the platform."""
+"""Maintenance request from an operator, a user or the platform."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["Request"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What somebody asks for. None means the default of the cause (1.12).
+    """A maintenance request. None means the default of the cause (1.12).
 
     Attributes:
         cause: Name of a row of `CAUSES`.
-        notice: From announcement to NotBefore; not together with `not_before`.
-        not_before: A moment for NotBefore.
-        impact: What will really happen, where a Reboot turns out as a Freeze (R81).
-        hosts: Every running VM of these hosts is meant.
-        vms: These VMs are meant.
-        force_reason: Why the minimum notice may be undercut, and quiet hours disregarded.
-        latest_start: Up to when those whom it hits may put it off; None: they may not.
-        is_now: Start at once instead of after the notice, where no VM can be warned (R70a). Refused where one can be,
-            unless forced; not together with `notice` or `not_before`.
+        notice: Time from announcement to NotBefore; not together with `not_before`.
+        not_before: Requested NotBefore.
+        impact: Actual impact, if a Reboot turns out as a Freeze (R81).
+        hosts: Hosts whose running VMs are affected.
+        vms: Affected VMs.
+        force_reason: Reason for undercutting the minimum notice and disregarding quiet hours; None to respect both.
+        latest_start: Time up to which affected tenants may postpone it; None if they may not.
+        is_now: Start at once instead of after the notice, if no VM can be warned (R70a). Refused if one can be, unless
+            forced; not together with `notice` or `not_before`.
     """
 
     cause: str
@@ -43,5 +43,5 @@ class Request:
 
     @property
     def has_time(self) -> bool:
-        """Whether it names the time: a notice or a NotBefore."""
+        """True if it names the time: a notice or a NotBefore."""
         return self.notice is not None or self.not_before is not None

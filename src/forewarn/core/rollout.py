@@ -1,11 +1,11 @@
-"""A rollout: one maintenance carried over many hosts, in order. The nouns, all frozen values.
+"""Model of a rollout: one maintenance carried out on many hosts, in order. All are frozen values.
 
-`core.rollout_plan` makes batches of a specification, `core.rollout_lifecycle` holds the arrows,
-`core.rollout_commands` what an operator may ask, and `core.rollout_steps` what is to be done next.
+`core.rollout_plan` makes batches from a specification, `core.rollout_lifecycle` holds the transitions,
+`core.rollout_commands` the operator commands, and `core.rollout_steps` decides what to do next.
 
-A host is *open* while one of its maintenances may still change. Open hosts are what is in flight: the rules of the
-specification are about them, whether their maintenance is announced only or has started, since an approval may start it
-at any moment.
+A host is *open* while one of its maintenances may still change. Open hosts are in flight: the rules of the
+specification apply to them, whether their maintenance is only announced or has started, because an approval may start
+it at any moment.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ __all__ = [
 ]
 
 HOSTS_MAX = 20_000
-"""Most hosts in one rollout."""
+"""Maximum number of hosts in one rollout."""
 
 LENGTH_MAX = timedelta(days=3660)
-"""Longest that a rollout may take by its own estimate."""
+"""Maximum estimated duration of a rollout."""
 
 
 class Order(StrEnum):
-    """In which order the hosts have their turn."""
+    """Order in which the hosts are processed."""
 
     LISTED = "listed"
     NAME = "name"
-    """By name, numbers in it by value: ``host-2`` before ``host-10``."""
+    """By name, with numbers compared by value: ``host-2`` before ``host-10``."""
     SMALLEST_FIRST = "smallest-first"
-    """Those with the fewest running VMs first; equal ones as listed."""
+    """Hosts with the fewest running VMs first; equal ones as listed."""
 
 
 class RolloutState(StrEnum):
-    """Where a rollout stands. `core.rollout_lifecycle` holds the arrows."""
+    """State of a rollout. `core.rollout_lifecycle` holds the transitions."""
 
     PLANNED = "planned"
     RUNNING = "running"
@@ -63,11 +63,11 @@ class RolloutState(StrEnum):
 
 
 ENDED_STATES = frozenset({RolloutState.ABORTED, RolloutState.COMPLETED, RolloutState.FAILED})
-"""States that nothing leads out of."""
+"""Final states."""
 
 
 class HostState(StrEnum):
-    """What became of one host of a rollout."""
+    """State of one host of a rollout."""
 
     PENDING = "pending"
     WAITING = "waiting"
@@ -79,16 +79,16 @@ class HostState(StrEnum):
 
 
 OVER_STATES = frozenset({HostState.DONE, HostState.FAILED, HostState.SKIPPED})
-"""States of a host that has had its turn."""
+"""States of a host that is finished with, whatever the outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheck:
-    """A command that says whether the fleet is well enough to go on: exit status 0. Somebody else runs it.
+    """A command that checks the health of the fleet; exit status 0 means healthy. It is run outside of the core.
 
     Attributes:
         command: Program and arguments; no shell.
-        timeout: After so long it counts as failed.
+        timeout: Time after which the check counts as failed.
     """
 
     command: tuple[str, ...]
@@ -97,26 +97,26 @@ class HealthCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSpec:
-    """What is to be done, and how carefully.
+    """Specification of a rollout.
 
     Attributes:
-        name: What people call it.
+        name: Name of the rollout.
         cause: Name of a row of `CAUSES`.
-        type: None: that of the cause.
-        description: None: that of the cause.
-        duration_s: Expected seconds of impact; 0 no interruption, -1 unknown, None as the cause has it.
-        notice: From the announcement for a host to its NotBefore; None: the least that the type allows.
-        hosts: Names; None: every host of the inventory, as it is when the rollout is planned.
-        batch_size: Hosts of a batch, at least 1. The next batch begins when all of them have had their turn.
-        hosts_at_once: Most hosts in flight, 1 to `batch_size`.
+        type: Event type; None for that of the cause.
+        description: Description; None for that of the cause.
+        duration_s: Expected seconds of impact; 0 for no interruption, -1 if unknown, None for the value of the cause.
+        notice: Time from the announcement for a host to its NotBefore; None for the minimum of the type.
+        hosts: Names of hosts; None for every host in the inventory when the rollout is planned.
+        batch_size: Hosts of a batch, at least 1. The next batch begins when all of them are over.
+        hosts_at_once: Maximum number of hosts in flight, 1 to `batch_size`.
         canary: Hosts that go first, each alone.
-        canary_pause: Pause after the last of them.
+        canary_pause: Pause after the last canary.
         pause: Pause between two batches.
         one_fault_domain: Never two fault domains of a scope in flight.
         one_update_domain: Never two update domains of a scope in flight.
-        failures_max: So many failed hosts, counted anew from each resumption, pause the rollout; at least 1.
-        health: Asked between two batches, after the pause; None: nobody is asked.
-        deadline: A host that is not over so long after it was announced has failed; None: no deadline.
+        failures_max: Number of failed hosts, counted from each resumption, that pauses the rollout; at least 1.
+        health: Health check between two batches, after the pause; None for no check.
+        deadline: Maximum time from a host's announcement until it is over; then it has failed. None for no deadline.
     """
 
     name: str
@@ -141,12 +141,12 @@ class RolloutSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What came of one health check.
+    """Result of one health check.
 
     Attributes:
-        number: Which check of the rollout it was, from 1.
-        batch: After which batch it was made, from 0.
-        detail: What the command said, for a person; may be empty.
+        number: Number of the check in the rollout, from 1.
+        batch: Batch after which it was made, from 0.
+        detail: Output of the command, for a person; may be empty.
     """
 
     number: int
@@ -160,12 +160,12 @@ class RolloutHost:
     """One host of a rollout.
 
     Attributes:
-        batch: Its batch, from 0.
-        maintenance_ids: Its maintenances: one, or several where its VMs may not be hit together.
-        is_open: Whether one of its maintenances may still change. A host that has failed may be open for a while.
-        scheduled_at: When its maintenance was asked for; None while it was not.
-        ended_at: When it had had its turn; None before.
-        reason: Why it failed or was skipped.
+        batch: Batch of the host, from 0.
+        maintenance_ids: Maintenances of the host: one, or several if its VMs may not be hit together.
+        is_open: True if one of its maintenances may still change. A failed host may stay open for a while.
+        scheduled_at: Time at which its maintenance was requested; None until then.
+        ended_at: Time at which the host was over; None until then.
+        reason: Reason why it failed or was skipped.
     """
 
     name: str
@@ -179,20 +179,20 @@ class RolloutHost:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has had its turn."""
+        """True if the host is done, failed or skipped."""
         return self.state in OVER_STATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """A rollout as it stands. Everything that must survive a restart is in here.
+    """Current state of a rollout, with everything that must survive a restart.
 
     Attributes:
-        hosts: In the order of their batches.
-        reason: Why it is paused, is being aborted, or was aborted.
-        failures_accepted: Failures that were there when it was resumed last.
-        checks: Health checks whose outcome is known.
-        health: The last outcome that counts; None: none, or the operator has gone on in spite of it.
+        hosts: Hosts in the order of their batches.
+        reason: Reason why it is paused, is being aborted, or was aborted.
+        failures_accepted: Number of failures when it was last resumed.
+        checks: Number of health checks whose result is known.
+        health: Last result that counts; None if there is none, or the operator resumed in spite of it.
     """
 
     id: str
@@ -209,41 +209,41 @@ class Rollout:
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing more will happen."""
+        """True if nothing more will happen."""
         return self.state in ENDED_STATES
 
     @property
     def batches(self) -> int:
-        """How many batches there are."""
+        """Number of batches."""
         return self.hosts[-1].batch + 1 if self.hosts else 0
 
     @property
     def canaries(self) -> int:
-        """How many of the first batches are one canary each."""
+        """Number of canaries; each is a batch at the beginning."""
         return len(self.spec.canary)
 
     @property
     def batch(self) -> int | None:
-        """The batch whose turn it is, from 0; None when every host has had its turn."""
+        """Current batch, from 0; None if every host is over."""
         return next((host.batch for host in self.hosts if not host.is_over), None)
 
     @property
     def counts(self) -> Mapping[HostState, int]:
-        """How many hosts are in each state, also those that none is in."""
+        """Number of hosts in each state, states without hosts included."""
         found = Counter(host.state for host in self.hosts)
         return {state: found[state] for state in HostState}
 
     @property
     def failures(self) -> int:
-        """How many hosts have failed."""
+        """Number of failed hosts."""
         return sum(host.state is HostState.FAILED for host in self.hosts)
 
     @property
     def open_hosts(self) -> tuple[RolloutHost, ...]:
-        """What is in flight."""
+        """Hosts in flight."""
         return tuple(host for host in self.hosts if host.is_open)
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Ids of the maintenances that a decision has to know about."""
+        """Ids of the maintenances that a decision needs."""
         return tuple(i for host in self.hosts if host.is_open for i in host.maintenance_ids)

@@ -1,4 +1,4 @@
-"""What an operator may ask of a rollout: create, start, pause, resume, abort."""
+"""Operator commands for a rollout: create, start, pause, resume, abort."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["abort", "create", "pause", "resume", "start"]
 
 
 def create(plan: Plan, rollout_id: str, now: datetime) -> Rollout:
-    """A rollout that would do what was planned. Nothing happens before it is started."""
+    """Create a rollout from a plan. Nothing happens before it is started."""
     rollout = Rollout(
         id=rollout_id,
         spec=plan.spec,
@@ -26,16 +26,16 @@ def create(plan: Plan, rollout_id: str, now: datetime) -> Rollout:
 
 
 def start(rollout: Rollout, now: datetime) -> Rollout:
-    """Let it begin.
+    """Start a planned rollout.
 
     Raises:
-        Conflict: It has begun before.
+        Conflict: It was started before.
     """
     return step(rollout, RolloutTrigger.START, now)
 
 
 def pause(rollout: Rollout, now: datetime, *, reason: str | None = None) -> Rollout:
-    """No further host is begun; what is in flight comes to its end.
+    """Pause a rollout: no further host is begun, and hosts in flight run to their end.
 
     Raises:
         Conflict: It is not running.
@@ -44,14 +44,14 @@ def pause(rollout: Rollout, now: datetime, *, reason: str | None = None) -> Roll
 
 
 def resume(rollout: Rollout, now: datetime, *, accept_health: bool = False) -> Rollout:
-    """Go on. The failures that there are do not count any more.
+    """Resume a paused rollout. Failures so far no longer count.
 
-    The health check before a batch that has not begun is made again: it failed, or it is from before the pause.
+    The health check before a batch that has not begun is repeated: it failed, or it is from before the pause.
 
     Args:
         rollout: A paused one.
-        now: When.
-        accept_health: Go on as if the last health check had passed, without another one.
+        now: The time.
+        accept_health: Continue as if the last health check had passed, without another one.
 
     Raises:
         Conflict: It is not paused.
@@ -66,9 +66,9 @@ def resume(rollout: Rollout, now: datetime, *, accept_health: bool = False) -> R
 
 
 def abort(rollout: Rollout, now: datetime, *, reason: str | None = None) -> Rollout:
-    """Begin no further host and take back what has not started; what has started comes to its end.
+    """Abort a rollout: begin no further host and cancel what has not started; what has started runs to its end.
 
-    What is to be taken back is told by `next_steps`.
+    `next_steps` returns the cancellations.
 
     Raises:
         Conflict: It is over, or is being aborted already.

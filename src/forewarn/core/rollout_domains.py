@@ -1,11 +1,11 @@
-"""Which hosts may be in flight together.
+"""Domain rules of a rollout: which hosts may be in flight together.
 
-What a host's maintenance touches is its *footprint*: its running VMs, and for each scope the fault and update domains
-that they lie in. What is in flight is *occupied*. A host may go when nothing of its footprint is occupied by somebody
-else, and when no scope would have two domains in flight.
+The *footprint* of a host is what its maintenance touches: its running VMs, and for each scope the fault and update
+domains that they are in. Everything in flight is *occupied*. A host may go if nothing in its footprint is occupied by
+another, and if no scope would have two domains in flight.
 
-What is in flight is told twice, by the claims of maintenances and by where VMs run now: a VM may be moved in the
-middle, and then both count.
+What is in flight is recorded twice, by the claims of maintenances and by the hosts on which VMs run now: a VM may be
+moved in the middle, and then both count.
 
 Spec: R34, R61
 """
@@ -26,13 +26,13 @@ FAULT_DOMAIN = "fault domain"
 UPDATE_DOMAIN = "update domain"
 
 _SELECTED = {FAULT_DOMAIN: "one_fault_domain", UPDATE_DOMAIN: "one_update_domain"}
-"""The kinds of domains, and the rule of a specification that lets a scope have one of them in flight at a time."""
+"""Kinds of domains, and the rule of a specification that allows a scope only one of them in flight at a time."""
 
 
 def blocks(maintenance: Maintenance) -> bool:
-    """Whether a maintenance of somebody else keeps hosts from going: it is going on, or it would make ours queue (R61).
+    """Return True if a maintenance outside the rollout blocks hosts: it has started, or ours would queue behind it.
 
-    What only waits for its moment and is not routine does not: a user may restart a VM in a month.
+    One that only waits for its moment and is not routine does not block: a user may restart a VM in a month. Spec: R61.
     """
     is_going_on = maintenance.state is MaintenanceState.STARTED
     return is_going_on or (maintenance.is_active and is_routine(maintenance))
@@ -40,18 +40,18 @@ def blocks(maintenance: Maintenance) -> bool:
 
 @dataclass(slots=True)
 class Footprint:
-    """What the maintenance of a host touches.
+    """VMs and domains that the maintenance of a host touches.
 
     Attributes:
         vms: Names of its running VMs.
-        domains: For each kind of domain and each scope, the domains that they lie in.
+        domains: Domains of the VMs, by kind of domain and scope.
     """
 
     vms: set[str] = field(default_factory=set)
     domains: dict[tuple[str, str], set[int]] = field(default_factory=dict)
 
     def split(self) -> tuple[str, str, list[int]] | None:
-        """The kind, scope and domains where it lies in more than one domain by itself; None when it does not."""
+        """Return kind, scope and domains if this host alone spans several domains of a scope; None if it does not."""
         for (kind, scope), domains in self.domains.items():
             if len(domains) > 1:
                 return kind, scope, sorted(domains)
@@ -59,13 +59,13 @@ class Footprint:
 
 
 class Survey:
-    """What an inventory says about some hosts and VMs: found in one pass, the footprints made when they are asked for.
+    """Inventory data about some hosts and VMs, collected in one pass; footprints are made on demand.
 
     Args:
         inventory: All hosts and VMs.
-        spec: Says which kinds of domains count.
-        hosts: Names of hosts that will be asked for.
-        vms: Names of VMs that will be asked for.
+        spec: Specification that selects the kinds of domains.
+        hosts: Names of the hosts needed.
+        vms: Names of the VMs needed.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class Survey:
                 self._vms[vm.name] = vm
 
     def count(self, host: str) -> int:
-        """How many VMs run on that host."""
+        """Return the number of VMs that run on that host."""
         return len(self._running[host])
 
     def vms_of(self, host: str) -> list[VirtualMachine]:
-        """The VMs that run on that host."""
+        """Return the VMs that run on that host."""
         return self._running[host]
 
     def footprint(self, host: str) -> Footprint:
-        """Of one of the hosts that were named."""
+        """Return the footprint of one of the hosts named at the start."""
         if host not in self._footprints:
             self._footprints[host] = footprint = Footprint(vms={vm.name for vm in self._running[host]})
             for vm in self._running[host]:
@@ -101,21 +101,21 @@ class Survey:
         return self._footprints[host]
 
     def domains_of_vm(self, name: str) -> Iterable[tuple[str, str, int]]:
-        """As `domains_of`, of one of the VMs that were named; nothing when it is gone."""
+        """Return the `domains_of` one of the VMs named at the start; empty if it is gone."""
         return self.domains_of(self._vms[name]) if name in self._vms else ()
 
     def domains_of(self, vm: VirtualMachine) -> Iterable[tuple[str, str, int]]:
-        """For each kind that counts: kind, scope and domain of a VM; nothing for one that is alone."""
+        """Yield kind, scope and domain of a VM for each selected kind; nothing for a standalone VM."""
         if vm.scope is not None and vm.scope not in self._lone:
             for kind in self.kinds:
                 yield kind, vm.scope, vm.fault_domain if kind == FAULT_DOMAIN else vm.update_domain
 
 
 class Occupied:
-    """What is in flight, and by whom.
+    """Hosts, VMs and domains in flight, and their holders.
 
     Args:
-        seen: What the inventory says of those in flight, and of those that may follow.
+        seen: Inventory data of the hosts in flight, and of those that may follow.
     """
 
     def __init__(self, seen: Survey) -> None:
@@ -125,7 +125,7 @@ class Occupied:
         self._domains: dict[tuple[str, str], dict[int, str]] = {}
 
     def add_host(self, host: str) -> None:
-        """A host is in flight, with all that runs on it now."""
+        """Add a host in flight, with all that runs on it now."""
         self._hosts.setdefault(host, host)
         footprint = self._seen.footprint(host)
         for vm in footprint.vms:
@@ -135,7 +135,7 @@ class Occupied:
                 self._domains.setdefault(key, {}).setdefault(domain, host)
 
     def add_maintenance(self, maintenance: Maintenance) -> None:
-        """A maintenance is in flight, with all that it claimed, as it was then and as it is now."""
+        """Add a maintenance in flight, with everything that it claimed, as it was then and as it is now."""
         who = f"maintenance {maintenance.id}"
         for host in maintenance.hosts:
             self._hosts.setdefault(host, who)
@@ -147,7 +147,7 @@ class Occupied:
                 self._domains.setdefault((kind, scope), {}).setdefault(domain, who)
 
     def obstacle(self, host: str) -> str | None:
-        """Why that host may not go now; None when it may."""
+        """Return the reason why that host may not go now; None if it may."""
         if host in self._hosts:
             return f"it is in {self._hosts[host]}"
         footprint = self._seen.footprint(host)

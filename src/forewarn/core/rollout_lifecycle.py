@@ -1,26 +1,26 @@
-"""The life of a rollout and of its hosts: the only place that changes their states.
+"""Lifecycle of a rollout and of its hosts: the only place that changes their states.
 
-As in `core.lifecycle`, every change is an arrow of a table, and a caller names the trigger, never the new state.
+As in `core.lifecycle`, every change is a row of a table, and a caller names the trigger, never the new state.
 
 ::
 
     (none) --create--> planned --start--> running --complete--> completed
                                           running --fail--> failed
                        running --pause--> paused --resume--> running
-                       paused --complete--> completed, --fail--> failed     (nothing was left to be done)
+                       paused --complete--> completed, --fail--> failed     (nothing was left to do)
     planned --abort--> aborted
     running, paused --abort--> aborting --end--> aborted
 
     a host: (none) --create--> pending --schedule--> waiting --start--> started --finish--> done
             pending, waiting, started --fail--> failed, --skip--> skipped
-            waiting --finish--> done     (it started and ended between two looks)
+            waiting --finish--> done     (it started and ended between two checks)
 
 Invariants, checked at each step:
 
-- started_at is set from running on, ended_at at the end only; when a rollout has ended every host has had its turn, and
-  none is open;
+- started_at is set from running on, ended_at at the end only; when a rollout has ended every host is over, and none is
+  open;
 - a host that waits or has started is open, one that is pending, done or skipped is not; ended_at is set exactly when
-  it has had its turn;
+  the host is over;
 - nothing leaves a final state.
 """
 
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class RolloutTrigger(StrEnum):
-    """What can happen to a rollout."""
+    """Trigger of a transition of a rollout."""
 
     CREATE = "create"
     START = "start"
@@ -59,7 +59,7 @@ class RolloutTrigger(StrEnum):
 
 
 class HostTrigger(StrEnum):
-    """What can happen to a host of a rollout."""
+    """Trigger of a transition of a host."""
 
     CREATE = "create"
     SCHEDULE = "schedule"
@@ -86,7 +86,7 @@ TRANSITIONS: dict[tuple[RolloutState | None, RolloutTrigger], RolloutState] = {
     (_R.PAUSED, _T.FAIL): _R.FAILED,
     (_R.ABORTING, _T.END): _R.ABORTED,
 }
-"""From state and trigger to the next state of a rollout."""
+"""Next state of a rollout by state and trigger."""
 
 _H = HostState
 
@@ -103,7 +103,7 @@ HOST_TRANSITIONS: dict[tuple[HostState | None, HostTrigger], HostState] = {
     (_H.STARTED, HostTrigger.FAIL): _H.FAILED,
     (_H.STARTED, HostTrigger.SKIP): _H.SKIPPED,
 }
-"""From state and trigger to the next state of a host."""
+"""Next state of a host by state and trigger."""
 
 _HINTS = {
     _T.START: "only a planned one can be started",
@@ -111,23 +111,23 @@ _HINTS = {
     _T.RESUME: "only a paused one can be resumed",
     _T.ABORT: "only one that is not over can be aborted, and only once",
 }
-"""What an operator is told who asks for an arrow that is not there."""
+"""Hints for operators, by trigger, for commands that the state does not allow."""
 
 _BEGUN = frozenset({_R.RUNNING, _R.PAUSED, _R.ABORTING, _R.COMPLETED, _R.FAILED})
 
 
 def step(rollout: Rollout, trigger: RolloutTrigger, now: datetime, *, reason: str | None = None) -> Rollout:
-    """Take one arrow of a rollout.
+    """Take one transition of a rollout.
 
     Args:
-        rollout: Where it stands.
-        trigger: What happens.
-        now: When.
-        reason: Why. Without one none stands there any more, but for an aborted rollout, which keeps that of the abort.
+        rollout: The rollout.
+        trigger: Trigger of the transition.
+        now: The time.
+        reason: Reason; None clears the old one, except that an aborted rollout keeps that of the abort.
 
     Raises:
-        Conflict: The operator asked for what this state does not allow.
-        IllegalTransition: Any other missing arrow, or hosts that do not fit the new state; a bug.
+        Conflict: The operator asked for something that this state does not allow.
+        IllegalTransition: Any other missing transition, or hosts that do not fit the new state; a bug.
     """
     target = TRANSITIONS.get((rollout.state, trigger))
     if target is None:
@@ -155,17 +155,17 @@ def step_host(
     is_open: bool = False,
     reason: str | None = None,
 ) -> RolloutHost:
-    """Take one arrow of a host.
+    """Take one transition of a host.
 
     Args:
-        host: Where it stands.
-        trigger: What happens.
-        now: When it happened.
-        is_open: Whether one of its maintenances may still change.
-        reason: Why it failed or was skipped.
+        host: The host.
+        trigger: Trigger of the transition.
+        now: Time of the trigger.
+        is_open: True if one of its maintenances may still change.
+        reason: Reason why it failed or was skipped.
 
     Raises:
-        IllegalTransition: There is no such arrow, or the host does not fit its new state; a bug.
+        IllegalTransition: There is no such transition, or the host does not fit its new state; a bug.
     """
     target = HOST_TRANSITIONS.get((host.state, trigger))
     if target is None:
@@ -184,7 +184,7 @@ def step_host(
 
 
 def check(rollout: Rollout) -> None:
-    """Raise `IllegalTransition` when a rollout contradicts its state."""
+    """Raise `IllegalTransition` if a rollout contradicts its state."""
     is_wrong = (
         (rollout.state in ENDED_STATES) != (rollout.ended_at is not None)
         or (rollout.state in _BEGUN and rollout.started_at is None)
@@ -198,11 +198,11 @@ def check(rollout: Rollout) -> None:
 
 
 _OPEN = {_H.PENDING: False, _H.WAITING: True, _H.STARTED: True, _H.DONE: False, _H.SKIPPED: False}
-"""Whether a host of that state is open. One that has failed may be either."""
+"""True for states in which a host is open. A failed host may be either."""
 
 
 def check_host(host: RolloutHost) -> None:
-    """Raise `IllegalTransition` when a host contradicts its state."""
+    """Raise `IllegalTransition` if a host contradicts its state."""
     is_wrong = (
         host.is_open != _OPEN.get(host.state, host.is_open)
         or (host.ended_at is not None) != host.is_over

@@ -1,4 +1,4 @@
-"""From a specification to batches: what a rollout would do, and when at the latest, without doing any of it."""
+"""Planning a rollout: batches made from a specification, with estimated times, without any effect."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from forewarn.util.duration import format_span
 __all__ = ["Batch", "Move", "Plan", "check_spec", "pause_after", "plan"]
 
 _TYPES = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY})
-"""What a host can be maintained with: its VMs are there afterwards."""
+"""Event types that a rollout may use: the VMs still exist afterwards."""
 
 _NUMBER = re.compile(r"([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A host that would have its turn later, because of quiet hours.
+    """A host whose turn is delayed by quiet hours.
 
     Attributes:
-        not_before: When its maintenance would start at the latest.
-        moved_from: When it would without quiet hours.
-        moved_by: Names of the scopes, or VMs that stand alone, whose quiet hours these are.
+        not_before: Latest start of its maintenance.
+        moved_from: Latest start without quiet hours.
+        moved_by: Names of the scopes and standalone VMs with these quiet hours.
     """
 
     host: str
@@ -51,16 +51,16 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Hosts that have their turn before the next batch begins.
+    """Hosts that must be over before the next batch begins.
 
     Attributes:
-        number: From 0.
-        hosts: In their order.
-        rounds: The same hosts, those of a round in flight together, as far as can be foreseen.
-        vms: How many VMs run on them now.
-        begins_at: Estimate.
-        ends_at: Estimate: when the last one is over, without the pause that follows.
-        moves: The hosts whose turn quiet hours put off, as far as can be foreseen.
+        number: Number of the batch, from 0.
+        hosts: Hosts in their order.
+        rounds: The same hosts, grouped by those that will be in flight together, as far as can be foreseen.
+        vms: Number of VMs that run on them now.
+        begins_at: Estimated begin.
+        ends_at: Estimated end of the last host, without the pause that follows.
+        moves: Hosts delayed by quiet hours, as far as can be foreseen.
         unwarned_vms: Names of those VMs that no event would warn now (R70c).
     """
 
@@ -77,13 +77,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a rollout would do.
+    """Planned course of a rollout.
 
-    The estimate supposes that nobody approves before NotBefore, that impact takes as long as announced and the
+    The estimate assumes that no one approves before NotBefore, that impact takes as long as announced and the
     maintenance no longer than that, and that nothing fails.
 
     Attributes:
-        is_at_least: It takes longer than estimated: the duration is unknown and counted as nothing, or fault domains
+        is_at_least: True if it takes longer than estimated: the duration is unknown and counted as 0, or fault domains
             are not kept apart here, and the VMs wait for each other in the queue (R61).
     """
 
@@ -105,17 +105,17 @@ def plan(
     """Make batches, and estimate when each begins and ends.
 
     Args:
-        spec: What is to be done.
-        inventory: The hosts that are there and the VMs on them.
-        now: When it would begin.
-        rules: The limits on notice; None: the default ones.
-        would_warn: Whether a VM of that name would be shown an event now; None: all would.
+        spec: Specification of the rollout.
+        inventory: Existing hosts and their VMs.
+        now: Assumed begin.
+        rules: Limits on notice; None for the defaults.
+        would_warn: Return True if a VM of that name would get an event now; None if all would.
 
     Raises:
         InvalidRequest: The specification contradicts itself or the rules of maintenance.
         BelowMinimumNotice: Less notice than the type promises.
         NotFound: A host does not exist.
-        Conflict: A host by itself lies in two domains of a scope of which only one may be in flight.
+        Conflict: A host has failed, or one host alone is in two domains of a scope of which only one may be in flight.
         LimitExceeded: More hosts, more notice or a longer time than is allowed.
         QuietHoursConflict: Quiet hours leave no moment for a host, within the limits of its notice.
 
@@ -156,18 +156,18 @@ def plan(
 
 
 def pause_after(spec: RolloutSpec, batch: int) -> timedelta:
-    """The pause that follows a batch, counted from 0."""
+    """Return the pause after a batch, numbered from 0."""
     return spec.canary_pause if batch == len(spec.canary) - 1 else spec.pause
 
 
-# What can be said without an inventory
+# Checks that need no inventory
 
 
 def check_spec(spec: RolloutSpec) -> None:
     """Refuse a specification that contradicts itself. ``details["at"]`` of the error is the place in its file.
 
     Raises:
-        InvalidRequest: It does.
+        InvalidRequest: It contradicts itself.
         BelowMinimumNotice: Less notice than the type promises.
         LimitExceeded: Too many hosts.
     """
@@ -209,7 +209,7 @@ def _check_operation(spec: RolloutSpec, cause: Cause) -> None:
 
 
 def _is_for_rollouts(cause: Cause) -> bool:
-    """Whether the platform can plan it, and VMs are there afterwards."""
+    """Return True if the platform can plan it, and VMs still exist afterwards."""
     return cause.source is Source.PLATFORM and not cause.is_immediate and cause.type in _TYPES
 
 
@@ -240,7 +240,7 @@ def _check_hosts(hosts: tuple[str, ...], canary: tuple[str, ...]) -> None:
 
 
 def _takes(spec: RolloutSpec) -> tuple[timedelta, bool]:
-    """How long a host is in flight, and whether it may take longer than that."""
+    """Return the time that a host is in flight, and True if it may take longer."""
     cause = CAUSES[spec.cause]
     event_type = spec.type or cause.type
     least = MINIMUM_NOTICE[event_type]
@@ -251,13 +251,13 @@ def _takes(spec: RolloutSpec) -> tuple[timedelta, bool]:
 
 
 def _duration_s(spec: RolloutSpec) -> int:
-    """Expected seconds of impact; -1 unknown."""
+    """Return the expected seconds of impact; -1 if unknown."""
     cause = CAUSES[spec.cause]
     default_s = cause.duration_s if (spec.type or cause.type) is cause.type else -1
     return default_s if spec.duration_s is None else spec.duration_s
 
 
-# What the inventory adds
+# Checks and batches that need the inventory
 
 
 def _refuse_long_notice(spec: RolloutSpec, rules: Rules) -> None:
@@ -268,7 +268,7 @@ def _refuse_long_notice(spec: RolloutSpec, rules: Rules) -> None:
 
 
 def _names(spec: RolloutSpec, inventory: Inventory) -> list[str]:
-    """The hosts as listed, all of which are there."""
+    """Return the names of the hosts, after checking that all exist and work."""
     there = dict.fromkeys(host.name for host in inventory.hosts)
     failed = {host.name for host in inventory.hosts if host.failed_at is not None}
     names = [name for name in there if name not in failed] if spec.hosts is None else list(spec.hosts)
@@ -291,7 +291,7 @@ def _names(spec: RolloutSpec, inventory: Inventory) -> list[str]:
 
 
 def _refuse_split(spec: RolloutSpec, seen: Survey, names: list[str]) -> None:
-    """A host is maintained as one: where it lies in two domains of a scope by itself, no order keeps them apart."""
+    """Refuse hosts that alone span two domains of a scope: a host is maintained as one, so no order separates them."""
     wrong = [(name, split) for name in names if (split := seen.footprint(name).split()) is not None]
     if not wrong:
         return
@@ -323,12 +323,12 @@ def _ordered(order: Order, seen: Survey, names: list[str]) -> list[str]:
 
 
 def _natural(name: str) -> tuple[list[str | int], str]:
-    """Every other part is a number, so that a number is only compared with a number."""
+    """Return a sort key whose parts alternate between text and number, so that numbers compare only with numbers."""
     return [int(part) if number % 2 else part for number, part in enumerate(_NUMBER.split(name))], name
 
 
 def _rounds(spec: RolloutSpec, seen: Survey, hosts: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Hosts of a batch that can be in flight together, each as early as the order lets it."""
+    """Return the hosts of a batch in groups that can be in flight together, each host as early as the order allows."""
     remaining = list(hosts)
     rounds: list[tuple[str, ...]] = []
     while remaining:
@@ -349,13 +349,13 @@ def _rounds(spec: RolloutSpec, seen: Survey, hosts: Sequence[str]) -> tuple[tupl
 
 
 class _Calendar:
-    """When hosts are over that are announced at some moment.
+    """Estimated end of hosts that are announced at a given time.
 
     Args:
-        spec: What is done.
-        inventory: Whose quiet hours are to be kept.
-        seen: Which VMs run where.
-        notice_max: So far ahead at most a maintenance is planned.
+        spec: Specification of the rollout.
+        inventory: Scopes, with their quiet hours.
+        seen: VMs by host.
+        notice_max: Maximum time ahead that a maintenance is planned.
     """
 
     def __init__(self, spec: RolloutSpec, inventory: Inventory, seen: Survey, notice_max: timedelta) -> None:
@@ -369,7 +369,7 @@ class _Calendar:
         self._seen = seen
 
     def end(self, hosts: Iterable[str], announced_at: datetime, moves: list[Move]) -> datetime:
-        """When the last of these is over; which of them quiet hours move is added to `moves`."""
+        """Return the time at which the last of these hosts is over; append those delayed by quiet hours to `moves`."""
         return max(self._end(host, announced_at, moves) for host in hosts)
 
     def _end(self, host: str, announced_at: datetime, moves: list[Move]) -> datetime:
@@ -385,7 +385,7 @@ class _Calendar:
         return found.at + self._lasts
 
     def _policies(self, host: str) -> dict[str, Policy]:
-        """The policies with quiet hours of those whose VMs run there, by name."""
+        """Return the policies with quiet hours of the tenants whose VMs run on the host, by name."""
         found: dict[str, Policy] = {}
         for vm in self._seen.vms_of(host):
             scope = self._scopes.get(vm.scope) if vm.scope is not None else None

@@ -1,4 +1,4 @@
-"""What a rollout asks for next, and what it has to know for that."""
+"""Steps that a rollout requests, and the facts needed to decide them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["Cancel", "CheckHealth", "Facts", "Finish", "OwnStep", "Pause", "Sche
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """How things stand outside of the rollout.
+    """Current facts outside of the rollout.
 
     Attributes:
-        maintenances: The maintenances that `Rollout.watched` names; None where the store does not know one any more.
-            What is left out is taken for unchanged.
+        maintenances: Maintenances that `Rollout.watched` names; None if the store no longer has one. A missing key
+            counts as unchanged.
         others: Active maintenances that are not of this rollout. Those that share no VM, scope or host with it may be
             left out.
-        health: The outcome of the last health check; None while there is none.
+        health: Result of the last health check; None if there is none.
     """
 
     maintenances: Mapping[str, Maintenance | None] = field(default_factory=dict)
@@ -34,11 +34,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Ask for the maintenance of a host, and keep in the same transaction what came of it.
+    """Request the maintenance of a host, and store the result in the same transaction.
 
     Attributes:
-        key: The same for the same host of the same rollout, whenever it is asked for: where asking and keeping cannot
-            be one transaction, it tells a repetition.
+        key: Idempotency key, always the same for the same host of the same rollout: identifies a repetition if
+            requesting and storing cannot be one transaction.
     """
 
     host: str
@@ -48,7 +48,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """Take a maintenance back that has not started. If it has meanwhile, nothing is to be done."""
+    """Cancel a maintenance that has not started. If it has started meanwhile, do nothing."""
 
     host: str
     maintenance_id: str
@@ -57,12 +57,12 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckHealth:
-    """Run the health command, once for each number, and tell the outcome in `Facts.health`.
+    """Run the health command, once for each number, and report the result in `Facts.health`.
 
     Attributes:
-        number: Which check of the rollout it is, from 1. One that is running already is not to be run again; one that
-            was cut off by a restart is.
-        batch: After which batch, from 0.
+        number: Number of the check in the rollout, from 1. A check that is running already must not be run again;
+            one cut off by a restart must be.
+        batch: Batch after which it is made, from 0.
     """
 
     number: int
@@ -73,7 +73,7 @@ class CheckHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
-    """A host cannot have its turn."""
+    """Skip a host that cannot be maintained."""
 
     host: str
     reason: str
@@ -81,25 +81,25 @@ class Skip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Something must be looked at by a person before it goes on."""
+    """Pause the rollout until a person has looked at something."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """Every host has had its turn, and nothing is in flight."""
+    """End the rollout: every host is over, and nothing is in flight."""
 
     trigger: RolloutTrigger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """There is nothing to change now.
+    """Change nothing now.
 
     Attributes:
-        until: When time alone will have changed that; None: only something that happens can.
-        reason: What is waited for, for a person.
+        until: Time at which to decide again; None if only an event can change the decision.
+        reason: Reason for the wait, for a person.
     """
 
     until: datetime | None

@@ -1,12 +1,12 @@
-"""What a rollout does next: `observe` takes over what has happened, `next_steps` says what to do.
+"""Decisions of a rollout: `observe` records what has happened, `next_steps` returns what to do.
 
-Both are pure. Whoever drives a rollout does this, in one transaction if possible, whenever something has happened to a
+Both are pure. The driver of a rollout does this, in one transaction if possible, whenever something has happened to a
 maintenance or `Wait.until` has come::
 
     rollout = observe(rollout, facts, now)
     for step in next_steps(rollout, inventory, facts, now):
         match step:
-            case Schedule():  # ask for it, then
+            case Schedule():  # request it, then
                 rollout = scheduled(rollout, step.host, ids, now)  # or refused(rollout, step.host, why, now)
             case Cancel() | CheckHealth() | Wait():  # changes nothing of the rollout
                 ...
@@ -14,18 +14,18 @@ maintenance or `Wait.until` has come::
                 rollout = carry_out(rollout, step, now)
 
 and again until the last step is a `Wait`, or there is none because the rollout has not begun or is over. After a
-refusal the rest of the steps is not carried out: it was decided without that failure. A `Cancel` that was carried out
-is something that has happened to a maintenance. Asked again with the same facts it says the same; so it may be asked
-too often, and a restart loses nothing.
+refusal the remaining steps are not carried out: they were decided without that failure. A `Cancel` that was carried out
+is something that has happened to a maintenance. The same facts give the same steps; so it may be called too often, and
+a restart loses nothing.
 
-What always holds, however the world moves:
+Invariants, whatever happens outside:
 
 - at most `hosts_at_once` hosts are begun to be in flight together;
 - no host is begun while one in flight, or another maintenance, holds a VM of it, or another domain of one of its
-  scopes, where the specification says so;
+  scopes, if the specification says so;
 - a canary is begun when nothing is in flight, and nothing is begun beside it;
-- a batch is begun when all hosts of those before it have had their turn, the pause is over, and the health check after
-  the last of them has passed;
+- a batch is begun when all hosts of those before it are over, the pause is over, and the health check after the last of
+  them has passed;
 - nothing is begun unless the rollout is running.
 """
 
@@ -51,17 +51,18 @@ _HAS_FAILED = "it has failed, and was not said to have recovered"
 _NOT_STARTED = frozenset({MaintenanceState.QUEUED, MaintenanceState.SCHEDULED})
 
 
-# What has happened
+# Recording what has happened
 
 
 def observe(rollout: Rollout, facts: Facts, now: datetime) -> Rollout:
-    """Take over what has become of the open hosts, and the outcome of the health check that was asked for."""
+    """Update the open hosts from their maintenances, and record the result of the requested health check."""
     if rollout.is_ended:
         return rollout
     seen = {host.name: _look(rollout, host, facts, now) for host in rollout.open_hosts}
     if any(seen[host.name] is not host for host in rollout.open_hosts):
         rollout = replace(rollout, hosts=tuple(seen.get(host.name, host) for host in rollout.hosts))
     health = facts.health
+    # Only the result of the next check counts; that of an earlier one may be reported again.
     if health is not None and health.number == rollout.checks + 1:
         rollout = replace(rollout, checks=health.number, health=health)
     return rollout
@@ -70,6 +71,7 @@ def observe(rollout: Rollout, facts: Facts, now: datetime) -> Rollout:
 def _look(rollout: Rollout, host: RolloutHost, facts: Facts, now: datetime) -> RolloutHost:
     known = [facts.maintenances[i] for i in host.maintenance_ids if i in facts.maintenances]
     found = [m for m in known if m is not None]
+    # A maintenance that the facts leave out counts as unchanged, so the host stays open.
     is_open = len(known) < len(host.maintenance_ids) or any(m.is_active for m in found)
     if host.state is HostState.FAILED:
         return host if is_open else replace(host, is_open=False)
@@ -88,9 +90,9 @@ def _look(rollout: Rollout, host: RolloutHost, facts: Facts, now: datetime) -> R
 
 
 def _deadline_at(rollout: Rollout, host: RolloutHost, facts: Facts) -> datetime | None:
-    """When a host that is not over has failed; None: never.
+    """Return the time at which a host that is not over has failed; None if never.
 
-    What quiet hours, or more time for a tenant, have put off is not the host's fault: the deadline moves with it.
+    A delay by quiet hours, or by an extension for a tenant, is not the host's fault: the deadline moves with it.
     """
     if rollout.spec.deadline is None or host.scheduled_at is None:
         return None
@@ -123,15 +125,15 @@ def _over(host: RolloutHost, found: list[Maintenance], now: datetime) -> Rollout
     return step_host(host, HostTrigger.FINISH, ended_at)
 
 
-# What to do
+# Deciding what to do
 
 
 def next_steps(rollout: Rollout, inventory: Inventory, facts: Facts, now: datetime) -> list[Step]:
-    """What to do now, in order.
+    """Return the steps to take now, in order.
 
     Returns:
-        Nothing while the rollout is planned or when it has ended. Else it ends with a `Wait` exactly when none of the
-        steps changes the rollout.
+        No steps while the rollout is planned or when it has ended. Otherwise the last one is a `Wait` exactly when no
+        step changes the rollout.
     """
     rollout = observe(rollout, facts, now)
     if rollout.state is RolloutState.PLANNED or rollout.is_ended:
@@ -148,7 +150,7 @@ def next_steps(rollout: Rollout, inventory: Inventory, facts: Facts, now: dateti
 
 
 def _cancels(rollout: Rollout, facts: Facts) -> Iterator[Cancel]:
-    """What has not started of a host that has failed, or of an aborted rollout."""
+    """Yield cancellations of what has not started, for failed hosts and aborted rollouts."""
     is_aborting = rollout.state is RolloutState.ABORTING
     for host in rollout.open_hosts:
         if not (is_aborting or host.state is HostState.FAILED):
@@ -167,7 +169,7 @@ def _end(rollout: Rollout) -> RolloutTrigger:
 
 
 def _why_pause(rollout: Rollout) -> str | None:
-    """What a person must look at: a canary that failed, too many failures, an unhealthy fleet."""
+    """Return the reason to pause: a failed canary, too many failures, an unhealthy fleet; None if there is none."""
     count = rollout.failures - rollout.failures_accepted
     ordinary = [host for host in rollout.hosts if host.batch >= rollout.canaries]
     if count > 0 and all(host.state is HostState.PENDING for host in ordinary):
@@ -212,7 +214,7 @@ def _proceed(rollout: Rollout, inventory: Inventory, facts: Facts, now: datetime
 
 
 def _flight_words(rollout: Rollout, facts: Facts) -> str:
-    """What is in flight, and what of it quiet hours have moved."""
+    """Describe the hosts in flight, and those delayed by quiet hours."""
     count = len(rollout.open_hosts)
     words = [f"{count} hosts are in flight" if count > 1 else "1 host is in flight"]
     for host in rollout.open_hosts:
@@ -235,7 +237,7 @@ _NAMES_SHOWN = 5
 
 
 def _gate(rollout: Rollout, facts: Facts, now: datetime) -> list[Step] | None:
-    """What is to be done before the present batch may begin; None when it may."""
+    """Return the steps required before the current batch may begin; None if it may."""
     batch = rollout.batch
     if batch is None or batch == 0:
         return None
@@ -255,7 +257,7 @@ def _gate(rollout: Rollout, facts: Facts, now: datetime) -> list[Step] | None:
 
 
 def _free(rollout: Rollout) -> int:
-    """How many hosts may be begun. A canary is alone."""
+    """Return how many more hosts may be begun. A canary is alone."""
     in_flight = rollout.open_hosts
     if any(host.batch < rollout.canaries for host in in_flight):
         return 0
@@ -264,7 +266,7 @@ def _free(rollout: Rollout) -> int:
 
 
 def _occupied(rollout: Rollout, inventory: Inventory, facts: Facts, pending: list[str]) -> tuple[Survey, Occupied]:
-    """What is in flight, in the light of where the VMs run now."""
+    """Return what is in flight, by the hosts on which VMs run now."""
     in_flight = [host.name for host in rollout.open_hosts]
     own = [m for i in rollout.watched if (m := facts.maintenances.get(i)) is not None and m.is_active]
     active = [*own, *(m for m in facts.others if blocks(m))]
@@ -279,7 +281,7 @@ def _occupied(rollout: Rollout, inventory: Inventory, facts: Facts, pending: lis
 
 
 def _why_skip(host: str, seen: Survey) -> str | None:
-    """Why a host cannot have its turn, because the inventory has changed since it was planned."""
+    """Return the reason to skip a host, because the inventory has changed since the plan; None if there is none."""
     if host not in seen.hosts:
         return "it is not in the inventory any more"
     split = seen.footprint(host).split()
@@ -303,18 +305,18 @@ def _schedule(rollout: Rollout, host: str) -> Schedule:
 
 
 def _wait(rollout: Rollout, facts: Facts, reason: str, *, until: datetime | None = None) -> Wait:
-    """Until then, or until the first host in flight is overdue."""
+    """Wait until that time, or until the first host in flight is overdue."""
     moments = [until] if until is not None else []
     deadlines = (_deadline_at(rollout, host, facts) for host in rollout.open_hosts if not host.is_over)
     moments += [moment for moment in deadlines if moment is not None]
     return Wait(until=min(moments, default=None), reason=reason)
 
 
-# What was done
+# Recording what was done
 
 
 def scheduled(rollout: Rollout, host: str, maintenance_ids: tuple[str, ...], now: datetime) -> Rollout:
-    """Keep that a host's maintenance was asked for, under these ids."""
+    """Record that a host's maintenance was requested, with its ids."""
 
     def wait(found: RolloutHost) -> RolloutHost:
         waiting = step_host(found, HostTrigger.SCHEDULE, now, is_open=True)
@@ -324,7 +326,7 @@ def scheduled(rollout: Rollout, host: str, maintenance_ids: tuple[str, ...], now
 
 
 def refused(rollout: Rollout, host: str, reason: str, now: datetime) -> Rollout:
-    """Keep that a host's maintenance was refused: the host has failed."""
+    """Record that a host's maintenance was refused: the host has failed."""
     return _with_host(rollout, host, lambda found: step_host(found, HostTrigger.FAIL, now, reason=reason))
 
 

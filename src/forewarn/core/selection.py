@@ -1,7 +1,7 @@
-"""Which part of the history somebody asks for: of the ledger, of maintenances, of events.
+"""Selection of a part of the history: ledger entries, maintenances, events.
 
-What a selection takes is decided here, without a database. A store may look it up in whichever way is quick; the
-conformance suite compares.
+The functions here define what a selection takes, without a database. A store may use any faster way; the conformance
+suite compares the two.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What to take; a field that is None or empty takes all.
+    """Filter on the history; a field that is None or empty takes all.
 
     Attributes:
-        since: Not before this moment: of an entry when it was written, of a maintenance when it was created.
-        until: Before this moment.
+        since: Start of the period, inclusive: an entry counts when written, a maintenance when created.
+        until: End of the period, exclusive.
         vm: Name of a VM. Takes maintenances that claim it, their entries, and entries that name it or its audience.
         scope: Name of a scope; likewise.
         host: Name of a host that a claimed VM was on when the maintenance was made; likewise.
@@ -45,10 +45,10 @@ class Selection:
         states: Maintenances that are in one of these states now, and their entries.
         type: Maintenances of this type, and their entries.
         source: Maintenances of this source, and their entries.
-        text: What stands somewhere in the reason of an entry; in the description or the force reason of a maintenance.
-            Capitals count as small letters, in ASCII.
-        look_max: Where each row has to be looked at, a page ends after so many numbers of the counter, however few it
-            has taken by then.
+        text: Text contained in the reason of an entry, or in the description or force reason of a maintenance. Case is
+            ignored, in ASCII.
+        look_max: Maximum range of sequence numbers scanned for one page, if each row must be examined; the page then
+            ends, however few rows it has.
     """
 
     since: datetime | None = None
@@ -67,48 +67,48 @@ class Selection:
 
     @property
     def names_place(self) -> bool:
-        """Whether it names a VM, a scope or a host."""
+        """True if it names a VM, a scope or a host."""
         return not (self.vm is None and self.scope is None and self.host is None)
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it takes the history of a few things only, which a store finds by their names."""
+        """True if it takes the history of a few things only, which a store finds by their names."""
         return self.names_place or self.maintenance_id is not None
 
     @property
     def has_to_look_at_entries(self) -> bool:
-        """Whether a store has to look at entries that it does not take."""
+        """True if a store must examine entries that it does not take."""
         words = (self.text, self.type, self.source, self.states or None)
         is_found = len(self.kinds) + (self.actor is not None) <= 1 and all(word is None for word in words)
         return not (self.is_narrow or is_found)
 
     @property
     def has_to_look_at_maintenances(self) -> bool:
-        """Whether a store has to look at maintenances that it does not take."""
+        """True if a store must examine maintenances that it does not take."""
         words = (self.text, self.type, self.source, self.actor, self.kinds or None)
         is_found = len(self.states) <= 1 or ACTIVE_STATES.issuperset(self.states)
         return not self.is_narrow and not (is_found and all(word is None for word in words))
 
     def takes_moment(self, moment: datetime) -> bool:
-        """Whether it lies between `since` and `until`."""
+        """Return True if `moment` is in the period from `since` to `until`."""
         return (self.since is None or self.since <= moment) and (self.until is None or moment < self.until)
 
     def takes_claim(self, claim: Claim) -> bool:
-        """Whether that VM was at the place that is asked for."""
+        """Return True if the claim is at the selected place."""
         return self.vm in {None, claim.vm} and self.scope in {None, claim.scope} and self.host in {None, claim.host}
 
 
 EVERYTHING = Selection()
-"""The whole history."""
+"""Selection of the whole history."""
 
 
 def takes_entry(selection: Selection, entry: Entry, maintenance: Maintenance | None) -> bool:
-    """Whether it takes that entry.
+    """Return True if the selection takes the entry.
 
     Args:
-        selection: What is asked for.
+        selection: The selection.
         entry: A ledger entry.
-        maintenance: The one that it belongs to; None where it belongs to none, or that one is forgotten.
+        maintenance: Maintenance of the entry; None if it has none, or that one was deleted.
     """
     s = selection
     return (
@@ -123,7 +123,7 @@ def takes_entry(selection: Selection, entry: Entry, maintenance: Maintenance | N
 
 
 def takes_maintenance(selection: Selection, maintenance: Maintenance, entries: Iterable[Entry]) -> bool:
-    """Whether it takes that maintenance, which has those ledger entries."""
+    """Return True if the selection takes the maintenance with these ledger entries."""
     s = selection
     return (
         s.takes_moment(maintenance.created_at)
@@ -139,7 +139,7 @@ def takes_maintenance(selection: Selection, maintenance: Maintenance, entries: I
 
 
 def takes_event(selection: Selection, event: Event, maintenance: Maintenance) -> bool:
-    """Whether an event of a maintenance that it takes names a VM at the place that is asked for."""
+    """Return True if an event of a selected maintenance names a VM at the selected place."""
     if not selection.names_place:
         return True
     names = set(event.resources)
@@ -147,7 +147,7 @@ def takes_event(selection: Selection, event: Event, maintenance: Maintenance) ->
 
 
 def without_case(text: str) -> str:
-    """With small letters in the place of capitals, in ASCII: the same on every database."""
+    """Return the text in lower case, ASCII only: the same on every database."""
     return text.translate(_LOWER)
 
 

@@ -16,7 +16,7 @@ __all__ = ["disable", "disable_at", "enable", "renumber", "withdraw"]
 
 
 def enable(draft: Draft, audience: Audience) -> Audience:
-    """The first valid GET enables the service, and shows what waits (R67, R70b); doing it again changes nothing."""
+    """Enable the service at the first valid GET, and show waiting events (R67, R70b); a repetition changes nothing."""
     if audience.enabled_at is not None:
         return audience
     enabled = replace(
@@ -33,7 +33,7 @@ def enable(draft: Draft, audience: Audience) -> Audience:
 
 
 def renumber(draft: Draft, audience: Audience) -> Audience:
-    """Have the incarnation start over, with the same events (R46); for a fault on purpose."""
+    """Restart the incarnation, with the same events (R46); used by an injected fault."""
     if audience.enabled_at is None:
         return audience
     renumbered = replace(audience, epoch=audience.epoch + 1, incarnation=draft.rules.initial_incarnation)
@@ -42,12 +42,12 @@ def renumber(draft: Draft, audience: Audience) -> Audience:
 
 
 def disable_at(audience: Audience, disable_after: timedelta) -> datetime | None:
-    """When silence disables it, if nobody asks before; None while disabled (R69)."""
+    """Return the time at which silence disables the audience, without further requests; None while disabled (R69)."""
     return None if audience.active_until is None else audience.active_until + disable_after
 
 
 def withdraw(draft: Draft, event: Event) -> None:
-    """An event leaves the document before its maintenance is over, and takes its vote with it (R70, R86)."""
+    """Remove an event from the document before its maintenance is over, and its vote with it (R70, R86)."""
     draft.put(replace(event, is_listed=False))
     draft.note(EntryKind.WITHDRAWN, audience=event.audience, event_id=event.id, maintenance_id=event.maintenance_id)
 

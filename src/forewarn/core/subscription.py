@@ -1,7 +1,7 @@
-"""Who is told of what happens: subscriptions, and deliveries that did not get through at once.
+"""Subscriptions to notifications, and deliveries that did not succeed at once.
 
-A subscription is a cursor into the ledger, which is the outbox. A delivery is kept only while it is tried again, or
-when it was given up.
+A subscription is a cursor into the ledger, which is the outbox. A delivery is stored only while it is retried, or when
+it was given up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class NotificationKind(StrEnum):
-    """What a subscription can be told of."""
+    """Kind of notification."""
 
     SCHEDULED = "scheduled"
     DEFERRED = "deferred"
@@ -43,14 +43,14 @@ class NotificationKind(StrEnum):
 
 
 class SubscriptionState(StrEnum):
-    """Whether anything is sent."""
+    """State of a subscription."""
 
     ACTIVE = "active"
     PAUSED = "paused"
 
 
 class DeliveryState(StrEnum):
-    """What becomes of a delivery that did not get through at once."""
+    """State of a delivery that did not succeed at once."""
 
     WAITING = "waiting"
     DEAD = "dead"
@@ -58,20 +58,20 @@ class DeliveryState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Somebody who wants to be told.
+    """Subscription of a receiver to notifications.
 
     Attributes:
-        name: Unique; what people call it.
-        url: Where notifications are posted to.
-        secret: What they are signed with, as Standard Webhooks writes it.
-        former_secret: The one before, with which they are signed too until `former_until`.
-        scopes: Only of events of these scopes. With `vms`: of either. Both empty: of everything.
-        vms: Only of events of these VMs, which stand alone.
-        kinds: Only of these kinds; empty: of all.
-        reason: Why it is paused; None where an operator gave none.
-        is_given_up: Whether Forewarn itself has paused it.
-        cursor: Sequence in the ledger up to which all was handed over, is being retried, or was given up.
-        failing_since: When the last delivery failed that was not followed by one that succeeded.
+        name: Unique name.
+        url: URL to which notifications are posted.
+        secret: Signing secret, in the format of Standard Webhooks.
+        former_secret: Previous secret, also used for signing until `former_until`.
+        scopes: Scopes whose events it covers. With `vms`: either. If both are empty, it covers everything.
+        vms: Standalone VMs whose events it covers.
+        kinds: Kinds of notifications that it covers; empty for all.
+        reason: Reason why it is paused; None if the operator gave none.
+        is_given_up: True if Forewarn paused it.
+        cursor: Sequence in the ledger up to which everything was delivered, is being retried, or was given up.
+        failing_since: Time of the first failure since a delivery last succeeded; None if none has failed since.
     """
 
     id: str
@@ -93,12 +93,12 @@ class Subscription:
 
     @property
     def is_restricted(self) -> bool:
-        """Whether it is told of some tenants only."""
+        """True if it covers only some tenants."""
         return bool(self.scopes or self.vms)
 
     @property
     def principal(self) -> Principal:
-        """Whom it stands for: a tenant that owns those scopes and VMs, or somebody who may see everything."""
+        """Principal whose view it gets: a tenant that owns those scopes and VMs, or a reader of everything."""
         return Principal(
             actor=f"subscription:{self.name}",
             role=Role.TENANT if self.is_restricted else Role.READ_ONLY,
@@ -107,22 +107,22 @@ class Subscription:
         )
 
     def secrets(self, now: datetime) -> tuple[str, ...]:
-        """The secrets to sign with, the newest first."""
+        """Return the secrets to sign with, the newest first."""
         has_former = self.former_secret is not None and self.former_until is not None and now < self.former_until
         return (self.secret, self.former_secret) if has_former and self.former_secret else (self.secret,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One notification for one subscription that did not get through at once.
+    """One notification for one subscription that did not succeed at once.
 
     Attributes:
-        sequence: Of the ledger entry that it tells of.
-        subject: Of the notification: an event's id, a maintenance's or a rollout's.
-        at: When what it tells of happened.
-        attempts: How often it was tried.
-        next_at: When it is tried again; None: not by itself.
-        last_error: What became of the last try, in one line.
+        sequence: Sequence of the ledger entry that it reports.
+        subject: Subject of the notification: the id of an event, maintenance or rollout.
+        at: Time of the reported change.
+        attempts: Number of attempts so far.
+        next_at: Time of the next retry; None if there is no automatic retry.
+        last_error: Result of the last attempt, in one line.
     """
 
     subscription_id: str
@@ -137,28 +137,28 @@ class Delivery:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What tells it from others of its subscription."""
+        """Unique key within the subscription."""
         return (self.sequence, self.subject)
 
     @property
     def id(self) -> str:
-        """As the notification's own ``id`` says it."""
+        """``id`` of the notification."""
         return delivery_id(self.sequence, self.subject)
 
 
 def delivery_id(sequence: int, subject: str) -> str:
-    """The same at every try, on every replica."""
+    """Return the notification id, which is the same for every attempt and on every replica."""
     return f"{sequence}-{subject}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """How soon a failed delivery is tried again, and how long at all.
+    """Retry policy for failed deliveries.
 
     Attributes:
-        first: About so long after the first failure; doubles each time.
-        longest: Never longer than about this, also where the receiver asks for more.
-        age_max: Of what it tells of; what fails then is given up.
+        first: Approximate pause after the first failure; doubles each time.
+        longest: Approximate maximum pause, even if the receiver asks for more.
+        age_max: Age of the reported change after which a failing delivery is given up.
     """
 
     first: timedelta = timedelta(seconds=5)
@@ -166,7 +166,7 @@ class Backoff:
     age_max: timedelta = timedelta(hours=24)
 
     def pause(self, failures: int, jitter: float, retry_after: timedelta | None = None) -> timedelta:
-        """How long to wait after so many failures; `jitter` and `retry_after` as in `failed`."""
+        """Return the pause after that many failures; `jitter` and `retry_after` as in `failed`."""
         doublings: int = min(max(failures, 1) - 1, 30)
         whole = min(self.first * (1 << doublings), self.longest)
         pause = whole / 2 + whole / 2 * jitter
@@ -176,15 +176,15 @@ class Backoff:
 def failed(  # noqa: PLR0913 - facts of one try
     delivery: Delivery, now: datetime, error: str, backoff: Backoff, jitter: float, retry_after: timedelta | None = None
 ) -> Delivery:
-    """The delivery after one more try that failed: it waits, or it is dead.
+    """Return the delivery after one more failed attempt: waiting, or dead.
 
     Args:
-        delivery: As it was before.
-        now: When it failed.
-        error: How.
-        backoff: The terms.
-        jitter: 0 to 1; spreads the tries of many, half of the pause being left to it.
-        retry_after: How long the receiver wants to be left alone; None: it did not say.
+        delivery: The delivery before the attempt.
+        now: Time of the failure.
+        error: Description of the failure.
+        backoff: Retry policy.
+        jitter: Number from 0 to 1 that spreads retries; it decides half of the pause.
+        retry_after: Pause that the receiver asked for; None if it did not.
     """
     attempts = delivery.attempts + 1
     if now - delivery.at >= backoff.age_max:

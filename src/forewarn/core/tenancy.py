@@ -1,7 +1,7 @@
-"""Whose VMs a maintenance hits, and what their policies say about it.
+"""Tenants affected by a maintenance, and the effect of their policies.
 
-A tenant is a scope, or a VM that stands alone; it has one policy. What was loaded for a decision holds every scope of
-a maintenance in focus, and those of its lone VMs that have a policy: one that is not here has none.
+A tenant is a scope, or a standalone VM; it has one policy. The working set of a decision holds every scope of a
+maintenance in focus, and those of its standalone VMs that have a policy: one that is missing has none.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ __all__ = [
 ]
 
 PASSED_CAUSES = frozenset({"user-restart", "user-redeploy"})
-"""What a policy lets pass without showing it as Scheduled (X5)."""
+"""Causes that a policy lets pass without showing them as Scheduled (X5)."""
 
 
 def policy_of(vm: VirtualMachine, scope: Scope | None) -> Policy:
-    """The policy that holds for a VM, given its scope."""
+    """Return the policy that applies to a VM, given its scope."""
     return vm.policy if scope is None else policy_of_scope(scope)
 
 
 def policy_of_scope(scope: Scope) -> Policy:
-    """The policy of a scope; what the version before this keeps of it is in it too."""
+    """Return the policy of a scope, including the field in which the previous version stored part of it."""
     if scope.approves_user_operations and not scope.policy.approves_user_operations:
         return replace(scope.policy, approves_user_operations=True)
     return scope.policy
 
 
 def tenants(draft: Draft, maintenance: Maintenance) -> dict[str, Policy]:
-    """The policies of those whose VMs it hits, by the name of the scope, or of the VM where it stands alone."""
-    # A scope may have a thousand VMs on the hosts, and is looked up once.
+    """Return the policies of the affected tenants, by the name of the scope or standalone VM."""
+    # A scope may have a thousand VMs on the hosts, but is looked up only once.
     by_name = {claim.scope or claim.vm: claim for claim in maintenance.claims}
     return {name: _policy(draft, claim) for name, claim in by_name.items()}
 
 
 def tenant_of(draft: Draft, event: Event, maintenance: Maintenance) -> tuple[str, Policy]:
-    """The name and the policy of the one whom the event is shown to."""
+    """Return the name and the policy of the tenant that gets the event."""
     vm = event.resources[0]
     claim = next(each for each in maintenance.claims if each.vm == vm)
     return claim.scope or claim.vm, _policy(draft, claim)
@@ -65,7 +65,7 @@ def tenant_of(draft: Draft, event: Event, maintenance: Maintenance) -> tuple[str
 
 def _policy(draft: Draft, claim: Claim) -> Policy:
     vm = draft.vms.get(claim.vm)
-    # A scope of kind standalone is in no claim: its VMs stand alone, under its policy.
+    # A standalone scope is in no claim: its VMs are separate, but use its policy.
     name = claim.scope or (None if vm is None else vm.scope)
     if name is not None:
         scope = draft.scopes.get(name)
@@ -74,7 +74,7 @@ def _policy(draft: Draft, claim: Claim) -> Policy:
 
 
 def approves(policy: Policy, maintenance: Maintenance) -> bool:
-    """Whether a policy approves it by itself (X5), or as a Freeze that is short enough."""
+    """Return True if a policy approves it, as a user operation (X5) or as a Freeze that is short enough."""
     if maintenance.cause in PASSED_CAUSES:
         return policy.approves_user_operations
     longest = policy.approves_freezes_up_to
@@ -84,9 +84,9 @@ def approves(policy: Policy, maintenance: Maintenance) -> bool:
 
 
 def heeds_quiet_hours(maintenance: Maintenance) -> bool:
-    """Whether it is kept out of quiet hours.
+    """Return True if it is kept out of quiet hours.
 
-    What users want themselves is not, nor what cannot wait (`Cause.is_fixed`), nor what an operator has forced.
+    User operations are not, nor operations that cannot wait (`Cause.is_fixed`), nor those that an operator has forced.
     """
     is_free = maintenance.source is Source.PLATFORM and not CAUSES[maintenance.cause].is_fixed
     return is_free and maintenance.force_reason is None
@@ -95,16 +95,16 @@ def heeds_quiet_hours(maintenance: Maintenance) -> bool:
 def next_allowed_start(
     maintenance: Maintenance, policies: Iterable[Policy], at: datetime, until: datetime
 ) -> datetime | None:
-    """The first moment from `at` on at which it may happen without disturbing anybody's quiet hours.
+    """Return the first moment from `at` on at which it can happen outside of all quiet hours.
 
     Args:
-        maintenance: What is to happen, and how long it takes.
-        policies: Of those who are to be left in peace.
-        at: Not before that.
-        until: Not after that.
+        maintenance: Maintenance, with its duration.
+        policies: Policies whose quiet hours count.
+        at: Earliest moment.
+        until: Latest moment.
 
     Returns:
-        That moment; None: there is none until then.
+        The moment; None if there is none until then.
     """
     if not heeds_quiet_hours(maintenance):
         return at
@@ -115,12 +115,12 @@ def next_allowed_start(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalmMoment:
-    """A moment outside of all quiet hours, and what was in the way before it.
+    """A moment outside of all quiet hours, and the quiet hours before it.
 
     Attributes:
         at: The moment.
-        moved_from: The moment that was asked for, where quiet hours are in its way; None: it is the same.
-        moved_by: Names of the scopes, or VMs that stand alone, whose quiet hours lie between the two.
+        moved_from: Requested moment, if quiet hours moved it; None if it is the same.
+        moved_by: Names of the scopes and standalone VMs whose quiet hours are between the two, at most 100.
     """
 
     at: datetime
@@ -129,16 +129,16 @@ class CalmMoment:
 
 
 def find_calm(policies: Mapping[str, Policy], at: datetime, until: datetime, lasts: timedelta) -> CalmMoment | None:
-    """The first moment from `at` on that disturbs none of their quiet hours, and whose quiet hours moved it there.
+    """Return the first moment from `at` on outside of all quiet hours, and the tenants whose quiet hours moved it.
 
     Args:
-        policies: Of those who are hit, by name.
-        at: Not before that.
-        until: Not after that.
-        lasts: How long it takes.
+        policies: Policies of the affected tenants, by name.
+        at: Earliest moment.
+        until: Latest moment.
+        lasts: Duration.
 
     Returns:
-        That moment; None: there is none until then.
+        The moment; None if there is none until then.
     """
     quiet = [hours for policy in policies.values() for hours in policy.quiet_hours]
     moment = first_calm(quiet, at, until, lasts) if quiet else at
@@ -153,20 +153,20 @@ def find_calm(policies: Mapping[str, Policy], at: datetime, until: datetime, las
 
 
 def move_words(moved_from: datetime, moved_by: Iterable[str]) -> str:
-    """Why NotBefore is another one than was asked for, for people."""
+    """Return the reason why NotBefore differs from the requested one, for people."""
     return f"NotBefore moved from {_words(moved_from)} by quiet hours of {_listed(list(moved_by))}"
 
 
 def must_be_calm(
     draft: Draft, maintenance: Maintenance, at: datetime, advice: str = "change these, or force it and give a reason"
 ) -> CalmMoment:
-    """The first moment from `at` on that is quiet for none of those whom it hits.
+    """Return the first moment from `at` on outside of the quiet hours of all affected tenants.
 
     Args:
         draft: The decision.
-        maintenance: What is to happen.
-        at: Not before that.
-        advice: What to do where there is none.
+        maintenance: The maintenance.
+        at: Earliest moment.
+        advice: Advice in the error message.
 
     Raises:
         QuietHoursConflict: There is none within the limits of its notice.

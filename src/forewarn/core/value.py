@@ -1,6 +1,6 @@
-"""Values that never change: how one is made from another.
+"""Fast replacement of fields in frozen values.
 
-`dataclasses.replace` looks at each field anew, each time; for the largest values that takes longer than most decisions
+`dataclasses.replace` examines each field every time; for the largest values that takes longer than most decisions
 about them. This one does the same for frozen dataclasses with slots, in a third of the time.
 """
 
@@ -16,17 +16,18 @@ __all__ = ["replace"]
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from dataclasses import replace  # its checks of names and types are those of every type checker
+    from dataclasses import replace  # so that type checkers check names and types
 else:
 
     def replace(value: T, /, **changes: object) -> T:
-        """The value with other values in some fields.
+        """Return a copy of the value with different values in some fields.
 
         Raises:
             AttributeError: It has no such field.
         """
         kind = type(value)
         read, fields = _fields(kind)
+        # `__init__` is skipped: `_fields` has checked that it only stores the fields.
         made = object.__new__(kind)
         for write, content in zip(fields, read(value), strict=True):
             write(made, content)
@@ -37,7 +38,7 @@ else:
 
 @cache
 def _fields(kind: type[Any]) -> tuple[attrgetter[tuple[Any, ...]], list[Any]]:
-    """What reads all fields of a kind, and what writes each."""
+    """Return a getter of all fields of a class, and a setter for each."""
     names = [field.name for field in dataclasses.fields(kind)]
     if "__slots__" not in kind.__dict__ or hasattr(kind, "__post_init__") or len(names) < _LEAST:
         msg = f"{kind.__name__} is no dataclass with slots and several fields, or does more than to keep them"
@@ -46,4 +47,4 @@ def _fields(kind: type[Any]) -> tuple[attrgetter[tuple[Any, ...]], list[Any]]:
 
 
 _LEAST = 2
-"""Of a single field `attrgetter` reads no tuple."""
+"""Minimum number of fields: for a single field `attrgetter` returns no tuple."""

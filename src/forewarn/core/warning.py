@@ -1,4 +1,4 @@
-"""Which VMs a maintenance hits without a warning.
+"""VMs affected by a maintenance without a warning.
 
 Spec: R70c
 """
@@ -15,13 +15,13 @@ __all__ = ["unwarned_vms"]
 def unwarned_vms(
     maintenance: Maintenance, events: Iterable[Event], would_warn: Callable[[str], bool] | None = None
 ) -> tuple[str, ...]:
-    """Names of the VMs that no event warns, in the order of the maintenance.
+    """Return the names of the VMs that no event warns, in the order of the maintenance.
 
     Args:
-        maintenance: The one.
-        events: Its own.
-        would_warn: Whether a VM would be shown an event now: of a queued maintenance nobody can know more. None: not
-            known, and every VM of a queued one is taken to be warned.
+        maintenance: The maintenance.
+        events: Events of the maintenance.
+        would_warn: Return True if a VM would get an event now, the best guess for a queued maintenance; None if
+            unknown: then every VM of a queued one counts as warned.
 
     Spec: R70c
     """

@@ -16,13 +16,13 @@ __all__ = ["split"]
 
 @dataclass(slots=True)
 class _Wave:
-    """VMs of which no two lie in different fault domains of one scope."""
+    """Group of VMs of which no two are in different fault domains of one scope."""
 
     vms: list[VirtualMachine] = field(default_factory=list)
     domain_of: dict[str, int] = field(default_factory=dict)
 
     def takes(self, vms: Iterable[VirtualMachine]) -> bool:
-        """Whether these may start together with the ones that are here, and with each other."""
+        """Return True if these may start together with the VMs in the group, and with each other."""
         domains = dict(self.domain_of)
         return all(vm.scope is None or domains.setdefault(vm.scope, vm.fault_domain) == vm.fault_domain for vm in vms)
 
@@ -36,16 +36,16 @@ class _Wave:
 def split(vms: list[VirtualMachine], cause: Cause, source: Source, *, by_host: bool) -> list[list[VirtualMachine]]:
     """Divide VMs into the groups that each start together, in the order given.
 
-    A host's VMs stay together, unless they lie in different fault domains of one scope.
+    A host's VMs stay together, unless they are in different fault domains of one scope.
 
     Args:
-        vms: Those affected; those of a standalone scope count as having none.
-        cause: Says whether each VM's operation stands alone, and whether fault domains matter.
-        source: A user's operation is not serialised.
-        by_host: Whether hosts were asked for, whose VMs stay together.
+        vms: Affected VMs; those of a standalone scope count as having none.
+        cause: Cause that decides whether each VM's operation is separate, and whether fault domains matter.
+        source: Source; user operations are not serialised.
+        by_host: True if the request names hosts, whose VMs stay together.
 
     Returns:
-        At least one group; a single empty one when there is no VM.
+        At least one group; a single empty one if there is no VM.
     """
     if not vms:
         return [[]]

@@ -1,4 +1,4 @@
-"""The dashboard: what is about to happen to which machine, who has not answered yet, and why."""
+"""Dashboard: upcoming and current maintenance of each machine, missing approvals, and the causes."""
 
 from forewarn.dashboard.app import add_dashboard
 

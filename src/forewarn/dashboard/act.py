@@ -1,4 +1,4 @@
-"""What buttons do: the commands of the control API, for somebody with a browser."""
+"""Actions of the dashboard's buttons: commands of the control API, sent from a browser."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ _BUTTONS: Mapping[str, str] = {
     "recover": "POST /v1/hosts/{name}/recover",
     "rollout": "POST /v1/rollouts/{rollout_id}/pause",
 }
-"""The route of the API beside each button: whoever may call that may press it."""
+"""API route for each button: the roles that may call the route may press the button."""
 
 
 def may(caller: Principal) -> set[str]:
-    """The buttons that somebody may press, as far as their role says."""
+    """Return the buttons that the caller's role may press."""
     return {name for name, route in _BUTTONS.items() if caller.role in ROUTES[route]}
 
 
 def check_may(caller: Principal, name: str) -> None:
-    """See that somebody may press that button.
+    """Check that the caller may press a button.
 
     Raises:
-        Forbidden: Their role may not.
+        Forbidden: The caller's role may not.
     """
     if name not in may(caller):
         msg = f"{caller.actor} may not do this: it is not for the role {caller.role}"
@@ -63,7 +63,7 @@ def check_may(caller: Principal, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Press:
-    """Somebody presses a button of a maintenance."""
+    """A press of a button of a maintenance."""
 
     context: Context
     caller: Principal
@@ -112,10 +112,10 @@ async def on_maintenance(
     """Cancel, start, complete, defer or extend a maintenance.
 
     Raises:
-        NotFound: There is no such verb, or no such maintenance for the caller.
-        Forbidden: The caller may not.
-        InvalidRequest: A start without a reason; a span that is none.
-        Conflict: Its state or its bounds do not allow it.
+        NotFound: The verb does not exist, or the maintenance does not exist for the caller.
+        Forbidden: The caller may not press the button.
+        InvalidRequest: A start has no reason, or a duration cannot be read.
+        Conflict: The state or the limits of the maintenance do not allow it.
     """
     if verb not in _VERBS:
         raise _no_verb(verb)
@@ -124,12 +124,12 @@ async def on_maintenance(
 
 
 def check_maintenance(verb: str, form: Mapping[str, str], caller: Principal) -> None:
-    """See that a button of a maintenance could be pressed, before its page asks for a confirmation.
+    """Check that a button of a maintenance may be pressed, before the page asks for confirmation.
 
     Raises:
-        NotFound: There is no such verb.
-        Forbidden: The caller may not.
-        InvalidRequest: A start without a reason.
+        NotFound: The verb does not exist.
+        Forbidden: The caller may not press the button.
+        InvalidRequest: A start has no reason.
     """
     if verb not in _VERBS:
         raise _no_verb(verb)
@@ -138,12 +138,12 @@ def check_maintenance(verb: str, form: Mapping[str, str], caller: Principal) -> 
 
 
 async def recover_host(context: Context, name: str, form: Mapping[str, str], caller: Principal) -> None:
-    """Say that a failed host works again.
+    """Report that a failed host works again.
 
     Raises:
-        NotFound: There is no such host.
-        Forbidden: The caller may not.
-        Conflict: It has not failed.
+        NotFound: The host does not exist.
+        Forbidden: The caller may not press the button.
+        Conflict: The host has not failed.
     """
     check_may(caller, "recover")
     await context.engine.recover_host(name, actor=caller.actor, reason=_reason(form))
@@ -153,9 +153,9 @@ async def approve(context: Context, event_id: str, caller: Principal) -> None:
     """Approve an event for its VMs (X6).
 
     Raises:
-        NotFound: There is none of that id for the caller.
-        Forbidden: The caller may not.
-        Conflict: A policy leaves it to others.
+        NotFound: No event of the caller has that id.
+        Forbidden: The caller may not press the button.
+        Conflict: A policy leaves the approval to another party.
     """
     check_may(caller, "approve")
     (outcome,) = (await commands.approve(context, caller, [event_id])).values()
@@ -171,9 +171,9 @@ async def on_rollout(context: Context, verb: str, rollout_id: str, form: Mapping
     """Pause, resume or abort a rollout.
 
     Raises:
-        NotFound: There is no such verb, or no such rollout.
-        Forbidden: The caller may not.
-        Conflict: Its state does not allow it.
+        NotFound: The verb or the rollout does not exist.
+        Forbidden: The caller may not press the button.
+        Conflict: The state of the rollout does not allow it.
     """
     check_may(caller, "rollout")
     reason = _reason(form)
@@ -189,10 +189,13 @@ async def on_rollout(context: Context, verb: str, rollout_id: str, form: Mapping
 
 
 async def schedule(context: Context, wanted: MaintenanceIn, key: str, caller: Principal) -> list[str]:
-    """Schedule what the form says, once for each key: a form that is sent twice makes one maintenance.
+    """Schedule the maintenance of a form, once for each key: a form sent twice schedules it once.
 
     Returns:
-        The ids.
+        Ids of the maintenances.
+
+    Raises:
+        Forbidden: The caller may not press the button.
     """
     check_may(caller, "schedule")
     actor = caller.actor

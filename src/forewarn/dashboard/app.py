@@ -1,4 +1,4 @@
-"""The dashboard's routes: pages, their live parts, what their buttons do, and the files they load."""
+"""Routes of the dashboard: pages, live parts, button actions, and static files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PAGES: Mapping[str, tuple[Make, str]] = {
     "/search": (search, "GET /v1/vms"),
     "/schedule": (schedule, "POST /v1/maintenance"),
 }
-"""Where each page is, and which route of the API it stands beside: whoever may call that may look at it."""
+"""Function and API route for each page's path: the roles that may call the route may see the page."""
 
 _NAVIGATION = (
     ("Overview", "/"),
@@ -86,13 +86,13 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 def add_dashboard(app: FastAPI, context: Context) -> None:
-    """Give the control API's app the dashboard, at every path that is not the API's."""
+    """Add the dashboard to the control API's app, at paths that the API does not use."""
     app.router.routes.extend(_Dashboard(context).routes())
 
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """A request of somebody who has logged in."""
+    """A request from a caller who has logged in."""
 
     request: Request
     caller: Principal
@@ -123,17 +123,17 @@ class _Dashboard:
                 found.append(Route(at, self._for_visitor(answer, ROUTES[beside]), methods=["GET"]))
         return found
 
-    # Who may
+    # Access
 
     def _guarded(self, answer: Answer) -> Answer:
-        """Errors as pages, and the headers that every answer has."""
+        """Wrap a handler: render errors as pages, and add the headers that every response has."""
 
         async def guarded(request: Request) -> Response:
             try:
                 if is_rebound(request):
                     msg = "this service is asked for by a name that is not this machine's: use localhost"
                     raise Forbidden(msg)
-                if request.method == "GET" and is_cross_origin(request.headers):  # forms have their own check
+                if request.method == "GET" and is_cross_origin(request.headers):  # forms have a separate check
                     msg = "this page was asked for by a page of another site: open the dashboard"
                     raise Forbidden(msg)
                 response = await answer(request)
@@ -150,9 +150,9 @@ class _Dashboard:
     def _for_visitor(
         self, answer: Callable[[_Visit], Awaitable[Response]], roles: frozenset[Role] = frozenset(Role)
     ) -> Answer:
-        """Whoever has not logged in does so first; and who may not look here is told so.
+        """Wrap a handler: redirect callers without a session to the login page, and refuse callers of other roles.
 
-        What the answer takes is counted to whoever has logged in, until it has ended.
+        The request is charged to the caller's account until the response has ended.
         """
 
         async def visited(request: Request) -> Response:
@@ -213,7 +213,7 @@ class _Dashboard:
         return stream
 
     async def _while_logged_in(self, visit: _Visit, pieces: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-        """A stream ends with the session that it was opened in; each look is an occasion."""
+        """Yield pieces until the session that the stream was opened in ends; it is checked before each piece."""
         async with aclosing(pieces):
             async for piece in pieces:
                 if await self._sessions.find(visit.request, self._context.clock.now()) is None:
@@ -267,7 +267,7 @@ class _Dashboard:
             "search": request.query_params.get("q", "") if request.url.path == "/search" else "",
         }
 
-    # What buttons do
+    # Buttons
 
     async def _act_on_maintenance(self, visit: _Visit) -> Response:
         maintenance_id, verb = visit.request.path_params["id"], visit.request.path_params["verb"]
@@ -301,7 +301,7 @@ class _Dashboard:
         return _back(f"/hosts/{quote(name)}")
 
     def _asked(self, visit: _Visit, question: confirming.Question) -> Response:
-        """The page that asks before it is done."""
+        """Return the page that asks for confirmation."""
         values = {**self._around(visit.request, question.title, visit.caller), "question": question, "page_live": None}
         return Response(render("confirm.html", values), media_type="text/html; charset=utf-8")
 
@@ -324,7 +324,7 @@ class _Dashboard:
     # Files
 
     async def _api(self, _request: Request) -> Response:
-        """The description of the API, to read; with files of ours, since a private cloud may reach no others."""
+        """Return the API documentation page; it loads only local files, since a private cloud may have no internet."""
         return Response(render("api.html", {}), media_type="text/html; charset=utf-8")
 
     async def _static(self, request: Request) -> Response:
@@ -340,7 +340,7 @@ class _Dashboard:
 
 
 def _address(request: Request) -> str:
-    # Starlette's URL holds the path decoded, so that a question mark in a name would end it.
+    # Starlette's URL holds the decoded path, where a question mark in a name would end the path.
     return quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else "")
 
 

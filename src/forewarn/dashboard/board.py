@@ -1,8 +1,9 @@
-"""The board: everything that is under way, taken down once and looked at by all who watch.
+"""The board: an immutable snapshot of all active and recently ended maintenances, shared by all dashboards.
 
-A thousand dashboards must not mean a thousand queries. So one `Board` is taken in one view of the store, is never
-changed, and stands until something has changed, but for a while at least, and not for ever: being late is a matter of
-time alone. The next one follows from it and from what the ledger has told since, so that only what has changed is read.
+1,000 dashboards must not cause 1,000 queries. So one `Board` is read in one view of the store, and is replaced when
+something has changed, but not more often than every `_FRESH_S`. It is also replaced after `_STANDS_S` without a change,
+since a maintenance becomes late by the passing of time alone. The next board is derived from the last one and the
+ledger entries since, so that only what has changed is read.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from forewarn.store.contract import Reader
 __all__ = ["Board", "Boards", "Item", "follow", "item_of", "remembered", "seen_by", "take"]
 
 AskedAt = Callable[[str], datetime | None]
-"""When an audience asked last, as far as known."""
+"""Function that returns the time of an audience's last request; None if unknown."""
 
 _ACTIVE_MAX = 5000
 _NEWS_MAX = 500
-"""With more entries of the ledger than that, all is taken down anew."""
+"""Maximum number of new ledger entries to follow; with more, the whole board is read again."""
 
 _ENDED_MAX = 40
 _ENDED_FOR = timedelta(days=1)
@@ -39,10 +40,13 @@ _STANDS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A maintenance with what there is to say about it.
+    """A maintenance with its events and outlook.
 
     Attributes:
-        behind: Those that have to be over first, as far as they are known.
+        maintenance: The maintenance.
+        events: Its events.
+        outlook: Its next step and its troubles.
+        behind: Known maintenances that have to be over first.
     """
 
     maintenance: Maintenance
@@ -52,37 +56,37 @@ class Item:
 
     @property
     def approved(self) -> int:
-        """How many of its listed events are approved."""
+        """Number of listed events that are approved."""
         return sum(event.is_approved for event in self.events if event.is_listed)
 
     @property
     def votes(self) -> int:
-        """How many of its events are listed."""
+        """Number of listed events."""
         return sum(event.is_listed for event in self.events)
 
     @property
     def worst(self) -> Trouble | None:
-        """What is wrong, if anything."""
+        """The worst trouble; None if there is none."""
         return self.outlook.troubles[0] if self.outlook.troubles else None
 
     @property
     def moment(self) -> datetime:
-        """What it is sorted by: when something happens next, or has happened last."""
+        """Time to sort by: end, start, NotBefore or creation, the first of these that is set."""
         m = self.maintenance
         return m.ended_at or m.started_at or m.not_before or m.created_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """Everything that is under way.
+    """Snapshot of the active and recently ended maintenances.
 
     Attributes:
-        number: Grows with each board of this process.
-        at: When it was taken.
-        position: The last change that it knows of.
-        items: The active ones, by what happens next; queued ones last.
-        ended: Those that ended lately, newest first.
-        is_complete: Whether `items` holds all that are active.
+        number: Number of the board; increases with each board of this process.
+        at: Time of the snapshot.
+        position: Sequence number of the last change that it takes into account.
+        items: Active maintenances, by the time of their next step; queued ones last.
+        ended: Recently ended maintenances, newest first.
+        is_complete: True if `items` holds all active maintenances.
     """
 
     number: int
@@ -94,14 +98,14 @@ class Board:
 
     @property
     def troubled(self) -> list[Item]:
-        """What somebody should look at, worst first, then what happens soonest."""
+        """Items that need attention, worst first, then by time."""
         order = list(Trouble)
         found = [item for item in (*self.items, *self.ended) if item.worst is not None]
         return sorted(found, key=lambda item: (order.index(item.outlook.troubles[0]), item.moment))
 
 
 def take(reader: Reader, asked_at: AskedAt, now: datetime, number: int = 0, owned: Owned | None = None) -> Board:
-    """Take everything down, in one view of the store; or what belongs to a tenant, with all that is said of it."""
+    """Read a whole board in one view of the store; with `owned`, only the maintenances that affect that tenant."""
     page = reader.maintenances(states=sorted(ACTIVE_STATES), limit=_ACTIVE_MAX, owned=owned)
     found = [*page.items, *reader.ended_since(now - _ENDED_FOR, _ENDED_MAX, owned)]
     events = reader.events_of(m.id for m in found)
@@ -109,14 +113,14 @@ def take(reader: Reader, asked_at: AskedAt, now: datetime, number: int = 0, owne
 
 
 def follow(reader: Reader, before: Board, asked_at: AskedAt, now: datetime, number: int) -> Board:
-    """What `take` would hand back; but of what is on the board before, only what has changed is read again."""
+    """Return the same board as `take`, but read again only what has changed since the board before."""
     news = reader.entries(after=before.position, limit=_NEWS_MAX)
-    is_forgetful = reader.position() < before.position  # a database that was put back
+    is_forgetful = reader.position() < before.position  # the database was restored from a backup
     is_much = news.next is not None or any(entry.kind is EntryKind.PRUNED for entry in news.items)
     if is_forgetful or is_much or not before.is_complete:
         return take(reader, asked_at, now, number)
     changed = {entry.maintenance_id for entry in news.items if entry.maintenance_id is not None}
-    # That an actuator has got through again is the one thing shown here that no entry tells.
+    # An actuator's success after failed attempts writes no ledger entry, so these are always read again.
     changed |= {item.maintenance.id for item in before.items if item.maintenance.attempts}
     known = {item.maintenance.id: item for item in (*before.items, *before.ended)}
     fresh = reader.maintenances_by_id(changed)
@@ -131,7 +135,7 @@ def follow(reader: Reader, before: Board, asked_at: AskedAt, now: datetime, numb
     return _laid_out(reader, [*active, *ended[:_ENDED_MAX]], events, asked_at, now, number)
 
 
-def _laid_out(  # noqa: PLR0913 - what a board is made of
+def _laid_out(  # noqa: PLR0913 - the parts of a board
     reader: Reader,
     maintenances: Sequence[Maintenance],
     events: Mapping[str, Iterable[Event]],
@@ -156,17 +160,17 @@ def _laid_out(  # noqa: PLR0913 - what a board is made of
 
 
 def _order(item: Item) -> tuple[bool, datetime, int]:
-    """By what happens next; nobody knows when a queued one has its turn."""
+    """Return the sort key: time of the next step; queued maintenances come last since theirs is unknown."""
     m = item.maintenance
     return m.state is MaintenanceState.QUEUED, item.moment, m.sequence
 
 
 def seen_by(caller: Principal, reader: Reader, board: Board, asked_at: AskedAt) -> Board:
-    """The board as somebody may see it: for a tenant, what concerns its own VMs."""
+    """Return the board as a caller may see it: for a tenant, only maintenances that affect its VMs."""
     owned = caller.owned
     if owned is None:
         return board
-    if not board.is_complete:  # there is too much for one board: its own may be among what was left out
+    if not board.is_complete:  # the board is truncated, and the tenant's maintenances may be among those left out
         board = take(reader, asked_at, board.at, board.number, owned)
     known = {item.maintenance.id for item in board.items if owned.claims(item.maintenance)}
     return replace(
@@ -183,7 +187,7 @@ def _shown(caller: Principal, item: Item, known: set[str]) -> Item:
     return Item(caller.shown(item.maintenance), events, told, behind)
 
 
-def item_of(  # noqa: PLR0913 - what is looked at, and who looks
+def item_of(  # noqa: PLR0913 - the subject and the viewer
     reader: Reader,
     board: Board,
     maintenance: Maintenance,
@@ -191,7 +195,7 @@ def item_of(  # noqa: PLR0913 - what is looked at, and who looks
     now: datetime,
     caller: Principal,
 ) -> Item:
-    """One maintenance, read just now, with the others as the board has them, as somebody may see it."""
+    """Return a freshly read maintenance as a caller may see it; its neighbours are taken from the board."""
     events = tuple(reader.events_of([maintenance.id]).get(maintenance.id, ()))
     asked_at = remembered(reader, events, asked_at)
     near = _Neighbours(item.maintenance for item in board.items)
@@ -215,9 +219,9 @@ def _item(
 
 
 def remembered(reader: Reader, events: Iterable[Event], asked_at: AskedAt) -> AskedAt:
-    """When an audience of these events asked last, as this process has seen it or as it was written down.
+    """Return a function for the last request of the audiences of these events, from memory or the store.
 
-    A service that has just started has seen nobody yet.
+    The store is needed because a service that has just started has seen no requests.
     """
     audiences = reader.audiences({event.audience for event in events})
     written = {key: audience.active_until for key, audience in audiences.items() if audience.active_until is not None}
@@ -230,7 +234,7 @@ def remembered(reader: Reader, events: Iterable[Event], asked_at: AskedAt) -> As
 
 
 class _Neighbours:
-    """Who shares a VM or a scope with whom."""
+    """Index of maintenances by VM and scope, to find those that share one."""
 
     def __init__(self, maintenances: Iterable[Maintenance]) -> None:
         self._holders: dict[tuple[str, str], dict[str, Maintenance]] = {}
@@ -252,10 +256,10 @@ def _keys(maintenance: Maintenance) -> set[tuple[str, str]]:
 
 
 class Boards:
-    """Hands out the board of the moment.
+    """Holds the current board.
 
     Args:
-        context: The service.
+        context: Parts of the service.
     """
 
     def __init__(self, context: Context) -> None:
@@ -268,7 +272,7 @@ class Boards:
         self._taken_s = 0.0
 
     async def current(self) -> Board:
-        """One that is half a second old at most, or older while nothing has changed."""
+        """Return a board at most `_FRESH_S` old; if nothing has changed, at most `_STANDS_S` old."""
         async with self._lock:
             age_s = uptime_s() - self._taken_s
             has_changed = self._context.changed is not self._seen
@@ -280,7 +284,7 @@ class Boards:
 
     @property
     def is_current(self) -> bool:
-        """Whether nothing has changed since the board was taken."""
+        """True if nothing has changed since the board was read."""
         return self._context.changed is self._seen
 
     def _next(self, before: Board | None) -> Callable[[Reader], Board]:

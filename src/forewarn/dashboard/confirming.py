@@ -1,4 +1,4 @@
-"""Buttons that cannot be taken back: a page asks first, and its form sends the same with a confirmation."""
+"""Confirmation of irreversible actions: a page asks first, and its form repeats the request with a confirmation."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _NAMES_MAX = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a page asks before it is done.
+    """A question to confirm an action.
 
     Attributes:
-        title: In a few words.
-        text: What will happen, and to whom.
-        button: What the button says.
-        action: Where the form is sent to.
-        back: The page that it was asked on.
-        fields: What the first form said, and the confirmation.
+        title: The question in a few words.
+        text: Consequences, and the VMs or hosts affected.
+        button: Label of the button.
+        action: Path that the form is sent to.
+        back: Path of the page with the original button.
+        fields: Fields of the original form, and the confirmation.
     """
 
     title: str
@@ -35,17 +35,17 @@ class Question:
 
 
 def is_confirmed(form: Mapping[str, str]) -> bool:
-    """Whether a form comes from the page that asks."""
+    """Return True if a form was sent from the confirmation page."""
     return form.get(_CONFIRM) == "yes"
 
 
 async def on_maintenance(
     context: Context, verb: str, maintenance_id: str, path: str, form: Mapping[str, str]
 ) -> Question | None:
-    """What to ask before a button of a maintenance; None: nothing.
+    """Return the question to ask before an action on a maintenance; None if none is needed.
 
     Raises:
-        NotFound: There is no such maintenance.
+        NotFound: The maintenance does not exist.
     """
     if verb not in {"start", "complete"} or is_confirmed(form):
         return None
@@ -71,10 +71,10 @@ async def on_maintenance(
 async def on_rollout(
     context: Context, verb: str, rollout_id: str, path: str, form: Mapping[str, str]
 ) -> Question | None:
-    """What to ask before a button of a rollout; None: nothing.
+    """Return the question to ask before an action on a rollout; None if none is needed.
 
     Raises:
-        NotFound: There is no such rollout.
+        NotFound: The rollout does not exist.
     """
     if verb != "abort" or is_confirmed(form):
         return None

@@ -1,4 +1,4 @@
-"""What a browser sends with a form."""
+"""Parsing of HTML forms."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FIELDS_MAX = 100
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """What a form says; of what is said twice, the last.
+    """Return the fields of a form; if a field is repeated, its last value.
 
     Raises:
-        InvalidRequest: It is not what forms send.
+        InvalidRequest: The body is not a URL-encoded form, or has too many fields.
     """
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip()

@@ -1,7 +1,7 @@
-"""Logging in at an OpenID Connect issuer: the browser goes there with a question, and comes back with a code.
+"""Login through an OpenID Connect issuer: the browser is redirected there, and returns with a code.
 
-The authorization code flow with PKCE (RFC 6749, RFC 7636, OpenID Connect Core 1.0). What belongs to one question, the
-browser keeps under a seal for ten minutes; nothing is kept here. The code is worth nothing without it.
+The authorization code flow with PKCE (RFC 6749, RFC 7636, OpenID Connect Core 1.0). The state of one login is in a
+signed cookie for ten minutes; the server keeps nothing. The code is worthless without that cookie.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _BACK = "/login/back"
 
 
 class IssuerLogin:
-    """The way to the issuer and back.
+    """Redirects browsers to the issuer, and logs in those that return.
 
     Args:
-        issuer: Where people log in; its settings have a `client_id`.
-        secret: The operator's token.
+        issuer: Issuer at which people log in; its settings have a `client_id`.
+        secret: Operator's token, used to sign the cookie.
     """
 
     def __init__(self, issuer: Issuer, secret: str) -> None:
@@ -48,12 +48,12 @@ class IssuerLogin:
         """Send the browser to the issuer.
 
         Args:
-            request: Of the browser.
-            target: Where it goes when it has come back, a path of ours.
-            now: The time.
+            request: The browser's request.
+            target: Path of the dashboard to show after the login.
+            now: Current time.
 
         Raises:
-            IssuerUnreachable: The issuer does not say where that is.
+            IssuerUnreachable: The issuer does not return its authorization endpoint.
         """
         state, nonce = secrets.token_urlsafe(), secrets.token_urlsafe()
         verifier = self._client.create_code_verifier(_VERIFIER_LENGTH)
@@ -71,7 +71,7 @@ class IssuerLogin:
         response = RedirectResponse(
             _with_scheme(url, urlsplit(address).scheme), HTTPStatus.SEE_OTHER, {"referrer-policy": "no-referrer"}
         )
-        # Lax, since the way back begins at the issuer's site. Nothing but this one question hangs on it.
+        # Lax, since the redirect back comes from the issuer's site. The cookie serves only this one login.
         response.set_cookie(
             self._cookie(request),
             self._seal.close(asked, now + _LASTS),
@@ -84,12 +84,12 @@ class IssuerLogin:
         return response
 
     async def back(self, request: Request, now: datetime) -> tuple[Principal, str]:
-        """Who has come back, and where they wanted to go.
+        """Return the person who has logged in at the issuer, and the path to show.
 
         Raises:
-            Unauthorized: The issuer has not let them in, or this is not the answer to the browser's own question.
-            Forbidden: No grant is for them.
-            IssuerUnreachable: The issuer does not answer.
+            Unauthorized: The issuer refused the login, or its answer does not belong to the login of this browser.
+            Forbidden: No grant matches the person.
+            IssuerUnreachable: The issuer does not respond.
         """
         word = request.cookies.get(self._cookie(request))
         asked = None if word is None else self._seal.open(word, now)
@@ -106,7 +106,7 @@ class IssuerLogin:
         return self._issuer.principal_of_claims(claims), asked["next"]
 
     def forget(self, request: Request, response: Response) -> None:
-        """The question is answered."""
+        """Delete the cookie of the login."""
         response.delete_cookie(self._cookie(request), path=_BACK)
 
     def _code(self, request: Request, state: str) -> str:
@@ -121,13 +121,13 @@ class IssuerLogin:
         except OAuth2Error as error:
             msg = f"the issuer did not let you in: {' '.join((error.description or error.error or '').split())[:300]}"
             raise Unauthorized(msg) from error
-        if named != self._settings.issuer:  # RFC 9207: another issuer's answer, mixed up with this one's
+        if named != self._settings.issuer:  # RFC 9207: mix-up of this issuer with another one
             msg = "another issuer has answered: log in again"
             raise Unauthorized(msg)
         return str(answer["code"])
 
     async def _exchange(self, request: Request, code: str, verifier: str, now: datetime) -> str:
-        """The signed token for the code."""
+        """Exchange the code for the signed ID token."""
         secret = self._settings.client_secret()
         body = self._client.prepare_request_body(
             code=code, redirect_uri=self._back(request), code_verifier=verifier, include_client_id=secret is None
@@ -142,7 +142,7 @@ class IssuerLogin:
         return token
 
     def _back(self, request: Request) -> str:
-        """Where the issuer sends the browser; it has to be told of that address beforehand."""
+        """Return the redirect URI, which has to be registered with the issuer."""
         url = self._settings.dashboard_url or str(request.base_url)
         return url.rstrip("/") + _BACK
 
@@ -151,7 +151,7 @@ class IssuerLogin:
 
 
 def _spoken_of_as_https(url: str) -> str:
-    """The library refuses all but https, on loopback too; which URLs are safe is decided in `forewarn.auth.oidc`."""
+    """Return the URL with https, since the library refuses http even on loopback; `forewarn.auth.oidc` checks URLs."""
     return _with_scheme(url, "https")
 
 

@@ -1,9 +1,9 @@
-"""Pages that follow what happens: the live part of a page as server-sent events.
+"""Live pages: the changing part of a page as server-sent events.
 
-One task makes the pages that are out of date, one after the other. It serves viewers in turn, so that sixty pages of
-one tenant delay each other and no others, and it rests as long as it works. Whoever watches the same page with the same
-rights shares its bytes. A page is made again when something has happened that its viewer may see, and otherwise every
-few seconds, because time passes.
+One task renders the outdated pages one after the other. It serves viewers in turn, so that sixty pages of one tenant
+delay each other but no one else's, and it rests as long as it works. Viewers of the same page with the same rights
+share its bytes. A page is rendered again when something has happened that its viewer may see, and otherwise every few
+seconds, since it also depends on the time.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ __all__ = ["Live", "LivePage", "next_page"]
 _log = structlog.get_logger("forewarn.dashboard")
 
 _REST = 1.0
-"""After a page, the maker rests for this many times as long as the page took."""
+"""Ratio of the rest after a page to the time that the page took."""
 
 _LEAST_S = 0.5
-"""Shortest time between two versions of one page."""
+"""Minimum time between two versions of one page."""
 
 _REFRESH_S = 5.0
-"""Age at which a page is made again although nothing has happened."""
+"""Age at which a page is rendered again even if nothing has happened."""
 
 _LOOK_S = 5.0
 _HEARTBEAT_S = 15.0
 _WATCHES_MAX = 5000
 
 Viewer = Hashable
-"""Those who see the same of each page."""
+"""Key of a group of callers who see the same version of each page."""
 
 
 @dataclass(slots=True, eq=False)
 class LivePage:
-    """A page that somebody watches.
+    """A page with at least one watcher.
 
     Attributes:
-        caller: Who watches it, or one of those with the same rights.
-        viewer: Whose turn is used when it is made.
-        make: Makes its live part.
+        caller: One of its watchers; all have the same rights.
+        viewer: Group of callers whose turn rendering it uses.
+        make: Renders its live part.
         watchers: Number of streams that follow it.
-        content: Its newest version; empty before the first.
-        made_s: Uptime at which that was made; None before the first.
-        position: Change up to which ledger entries were taken into account in it.
-        changed: Set, and replaced, when there is something for its watchers to look at.
+        content: Newest version; empty before the first.
+        made_s: Uptime at which its last rendering began; None before the first.
+        position: Sequence number up to which it takes ledger entries into account.
+        changed: Set, and replaced, when its watchers have something to check.
     """
 
     caller: Principal
@@ -67,27 +67,27 @@ class LivePage:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def wake(self) -> None:
-        """Have its watchers look."""
+        """Wake the watchers of the page."""
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
 
 def next_page(due: list[LivePage], turns: dict[Viewer, int]) -> LivePage:
-    """Choose the page to make next: of the viewer who has waited longest, the one that is oldest.
+    """Return the page to render next: the oldest one of the viewer who has waited longest.
 
     Args:
-        due: Pages that are out of date; at least one.
-        turns: Number of the last turn of each viewer who had one.
+        due: Outdated pages; at least one.
+        turns: Number of the last turn of each viewer that has had one.
     """
     return min(due, key=lambda page: (turns.get(page.viewer, 0), page.made_s or 0.0))
 
 
 class Live:
-    """All pages that are watched.
+    """Renders and streams all pages that are watched.
 
     Args:
-        context: The service.
-        boards: What is under way.
+        context: Parts of the service.
+        boards: Source of the current board.
     """
 
     def __init__(self, context: Context, boards: Boards) -> None:
@@ -104,22 +104,23 @@ class Live:
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody more can watch."""
+        """True if no further watcher is accepted."""
         return sum(page.watchers for page in self._pages.values()) >= _WATCHES_MAX
 
     async def watch(
         self, caller: Principal, address: str, make: Callable[[], Awaitable[bytes]]
     ) -> AsyncGenerator[bytes]:
-        """Server-sent events with the live part of a page, each time that it differs from the last.
+        """Yield the live part of a page as server-sent events, each time it has changed.
 
-        A piece is empty where nothing is to be sent: an occasion to look whether somebody may still watch.
+        Empty pieces are yielded regularly, so that the consumer can check whether the caller may still watch.
 
         Args:
-            caller: Who watches.
+            caller: Caller who watches.
             address: Path and query of the page.
-            make: Makes it.
+            make: Renders the live part.
         """
-        # What is live on a page names nobody: all operators see the same, and so do all who may only read.
+        # The live part of a page does not name the viewer, so all operators see the same, and so do all read-only
+        # callers.
         viewer: Viewer = caller.role if caller.owned is None else caller
         page = self._pages.setdefault((viewer, address), LivePage(caller, viewer, make))
         page.watchers += 1
@@ -154,10 +155,10 @@ class Live:
             except TimeoutError:
                 continue
 
-    # Making pages
+    # Rendering
 
     async def _make_pages(self) -> None:
-        """Make what is out of date, as long as anybody watches."""
+        """Render outdated pages while there are watchers."""
         while self._pages and not self._context.is_stopping.is_set():
             changed = self._context.changed
             self._joined.clear()
@@ -177,7 +178,7 @@ class Live:
             page.wake()
 
     async def _make_one(self) -> float | None:
-        """Make the page whose turn it is; return how long to rest, or None if no page is out of date."""
+        """Render the page whose turn it is; return the seconds to rest, or None if no page is outdated."""
         now_s = uptime_s()
         if not self._due or now_s - self._looked_s >= _LEAST_S:
             is_waiting = await self._look(now_s)
@@ -189,7 +190,7 @@ class Live:
             return 0.0
         self._turn += 1
         self._turns[page.viewer] = self._turn
-        page.made_s = now_s  # before it is made: a page that cannot be made waits for its next turn
+        page.made_s = now_s  # set before rendering, so that a page that fails waits for its next turn
         board = await self._boards.current()
         position = min(board.position, self._context.entries.position)
         content = await page.make()
@@ -200,14 +201,14 @@ class Live:
         return (uptime_s() - now_s) * _REST
 
     async def _look(self, now_s: float) -> bool:
-        """Find the pages that are out of date; return whether some are that it is too early to make again."""
+        """Find the pages that are due; return True if any page (due or not yet) or the board is out of date."""
         await self._boards.current()
         entries = self._context.entries
         await entries.refresh(self._context.changed)
         if self._revocations != entries.revocations:
             self._revocations = entries.revocations
             for page in self._pages.values():
-                page.wake()  # some may be watched with a token that was revoked
+                page.wake()  # streams check whether their token is among the revoked ones
         outdated = [page for page in self._pages.values() if self._is_outdated(page, now_s)]
         self._due = [page for page in outdated if page.made_s is None or now_s - page.made_s >= _LEAST_S]
         viewers = {page.viewer for page in self._pages.values()}
@@ -223,7 +224,7 @@ class Live:
         return news is None or any(each.is_for(page.caller, EVERYTHING, entries.find_vm) for each in news)
 
     async def _wait(self, changed: asyncio.Event) -> None:
-        """Wait until something has changed or somebody new watches; or a while, for time passes too."""
+        """Wait for a change, a new watcher or a timeout; pages also become outdated by age."""
         waiting = [asyncio.ensure_future(event.wait()) for event in (changed, self._joined)]
         try:
             await asyncio.wait(waiting, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)

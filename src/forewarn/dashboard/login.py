@@ -1,4 +1,4 @@
-"""Logging in: with a token, by a link from the command line, or at an OpenID Connect issuer."""
+"""Login with a token, with a link from the command line, or through an OpenID Connect issuer."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Login:
-    """The routes by which a session begins and ends.
+    """Routes that begin and end sessions.
 
     Args:
-        context: The service.
-        sessions: Where it begins.
-        around: What every page says, given its title.
+        context: Parts of the service.
+        sessions: Sessions of the dashboard.
+        around: Returns the template values common to all pages, given the page's title.
     """
 
     def __init__(self, context: Context, sessions: Sessions, around: Around) -> None:
@@ -50,7 +50,7 @@ class Login:
         self._issuer = IssuerLogin(issuer, context.tokens.operator) if issuer is not None and has_login else None
 
     def routes(self, guarded: Callable[[Answer], Answer]) -> list[Route]:
-        """All of them, each as `guarded` has it."""
+        """Return all routes, with their handlers wrapped by `guarded`."""
         found = [
             ("/login", self._page, "GET"),
             ("/login", self._by_token, "POST"),
@@ -90,7 +90,7 @@ class Login:
     # By a link
 
     async def _link_page(self, request: Request) -> Response:
-        """Only asks: programs that look at links before people do would use it up."""
+        """Show a page that asks for confirmation: link scanners that open the link must not use it up."""
         caller, _ = await self._behind(request)
         values = {"page_live": None, "who": caller.actor, "word": request.path_params["word"]}
         return Response(render("link.html", self._around(request, "Log in") | values), media_type="text/html")
@@ -103,10 +103,10 @@ class Login:
         return self._welcome(request, caller, "/")
 
     async def _behind(self, request: Request) -> tuple[Principal, Revocation]:
-        """Who made the link, and what makes it worthless.
+        """Return the caller who made the link, and the revocation that marks it as used.
 
         Raises:
-            Unauthorized: It was used, its minute is over, or its token is not taken any more.
+            Unauthorized: The link was used, has expired, or its token is no longer valid.
         """
         now = self._context.clock.now()
         content = self._links.open(request.path_params["word"], now)
@@ -132,15 +132,15 @@ class Login:
         except (Unauthorized, Forbidden) as error:
             self._context.refused.note(request, error)
             raise
-        # A page of ours goes on from here: a redirect would still count as sent by the issuer's site, and the browser
-        # keeps the cookie of the session from such a one.
+        # Show a page that leads on instead of a redirect: a redirect would still count as sent by the issuer's site,
+        # and the browser withholds the SameSite=Strict session cookie from such requests.
         values = {"page_live": None, "next": inside(target)}
         response = Response(render("welcome.html", self._around(request, "Welcome") | values), media_type="text/html")
         issuer.forget(request, response)
         self._sessions.begin(caller, self._context.clock.now(), request, response)
         return response
 
-    # In and out
+    # Sessions
 
     def _welcome(self, request: Request, caller: Principal, target: str) -> Response:
         response = RedirectResponse(target, HTTPStatus.SEE_OTHER)
@@ -155,13 +155,13 @@ class Login:
 
 
 def inside(target: str) -> str:
-    """A path of ours, whatever was asked for."""
+    """Return the target if it is a path of the dashboard, otherwise ``/``; prevents open redirects."""
     is_ours = target.startswith("/") and not target.startswith(("//", "/\\")) and target.isprintable()
     return target if is_ours else "/"
 
 
 def _person(caller: Principal) -> Principal:
-    """Raises Forbidden for the endpoint of a host, which has nothing to look at."""
+    """Return the caller; raise Forbidden for the endpoint of a host, which has nothing to see here."""
     if caller.role is Role.HOST:
         msg = f"{caller.actor} may not look at the dashboard: it is not for the role {caller.role}"
         raise Forbidden(msg, role=caller.role.value)

@@ -1,4 +1,4 @@
-"""The names of everything that is declared, to be searched at once, however many there are."""
+"""Fast search of the names of all declared VMs, hosts and scopes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Directory", "Names", "names_of"]
 
 
 class Names:
-    """Names that are looked for by a part of them, in whatever case.
+    """Names that can be searched by substring, ignoring case.
 
-    They stand in one text, line by line, for there is nothing that finds a word faster than looking through a text.
+    The names are lines of one string, since `str.find` on one string is the fastest search.
 
     Args:
-        names: Each is kept once.
+        names: Names; duplicates are dropped.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -32,7 +32,7 @@ class Names:
             self._ends.append(end)
 
     def containing(self, part: str, most: int) -> list[str]:
-        """The first few that contain it, in order."""
+        """Return the first `most` names that contain `part`, in order."""
         if not part or "\n" in part:
             return [] if part else self._names[:most]
         part, found, at = part.lower(), list[str](), 0
@@ -44,10 +44,10 @@ class Names:
 
 
 class Directory:
-    """The names of all VMs, hosts and scopes, as they are declared now.
+    """Names of all VMs, hosts and scopes that are declared now.
 
     Args:
-        identity: Knows the inventory.
+        identity: Source of the inventory.
     """
 
     def __init__(self, identity: Identity) -> None:
@@ -57,8 +57,8 @@ class Directory:
         identity.listeners.append(self._forget)
 
     def containing(self, part: str, most: int) -> dict[str, list[str]]:
-        """The first few of each kind whose name contains it: ``vms``, ``hosts``, ``scopes``."""
-        inventories = self._inventories  # another one may come meanwhile, on the loop's thread
+        """Return the first `most` names of each kind that contain `part`: ``vms``, ``hosts``, ``scopes``."""
+        inventories = self._inventories  # read first: the loop's thread may publish a new inventory meanwhile
         made_of, names = self._names
         if made_of != inventories:
             names = names_of(self._identity.vms)
@@ -70,7 +70,7 @@ class Directory:
 
 
 def names_of(vms: Iterable[VirtualMachine]) -> dict[str, Names]:
-    """The names of these VMs, and of their hosts and scopes."""
+    """Return the names of these VMs and of their hosts and scopes."""
     vms = list(vms)
     return {
         "vms": Names(vm.name for vm in vms),

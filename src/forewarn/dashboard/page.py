@@ -1,4 +1,4 @@
-"""What a page is: a function from who looks, at what, to a template and its values."""
+"""Types of a page: a function from a page view to a template and its values."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["Look", "Make", "Page"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Somebody looks at a page.
+    """One view of a page by a caller.
 
     Attributes:
-        context: The service.
-        board: What is under way.
-        seen: What of it the caller may see.
-        directory: The names of what is declared.
-        caller: Who looks.
-        path: What the address says, by the names in the route.
-        params: What the query says.
+        context: Parts of the service.
+        board: Current board.
+        seen: Part of the board that the caller may see.
+        directory: Names of all declared VMs, hosts and scopes.
+        caller: Caller who views the page.
+        path: Path parameters, by their names in the route.
+        params: Query parameters.
         address: Path and query, as the browser has them.
     """
 
@@ -42,28 +42,28 @@ class Look:
 
     @property
     def has_hosts(self) -> bool:
-        """Whether hosts are shown; to a tenant they are not."""
+        """True if hosts are shown; tenants do not see them."""
         return self.caller.owned is None
 
     @property
     def now(self) -> datetime:
-        """The time of the service."""
+        """Current time of the service."""
         return self.context.clock.now()
 
     def asked_at(self, audience: str) -> datetime | None:
-        """When that audience last asked, as far as known."""
+        """Return the time of an audience's last request; None if unknown."""
         return self.context.engine.feed.asked_at(audience)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What to show.
+    """A template with its values.
 
     Attributes:
-        template: Name of its file.
-        title: For the window.
-        values: For the template.
-        is_live: Whether it follows what happens.
+        template: Name of the template file.
+        title: Title of the window.
+        values: Values for the template.
+        is_live: True if the page is updated as things change.
     """
 
     template: str
@@ -73,4 +73,4 @@ class Page:
 
 
 Make = Callable[[Reader, Look], Page]
-"""Makes a page, on the reader's thread, from one view of the store."""
+"""Function that makes a page on the reader's thread, from one view of the store."""

@@ -1,4 +1,4 @@
-"""From a page's values to its bytes: the templates, and what they may call."""
+"""Rendering of pages: the templates, and the functions and filters they may use."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from forewarn.dashboard import words
 __all__ = ["STATIC", "render", "static_path"]
 
 STATIC = resources.files("forewarn.dashboard") / "static"
-"""The files that pages load."""
+"""Folder of the static files that pages load."""
 
 
 def moment(at: datetime | None) -> str:
-    """A moment as people read it: to the second, in UTC."""
+    """Format a time for people: to the second, in UTC; empty for None."""
     return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def stamp(at: datetime) -> str:
-    """A moment as scripts read it."""
+    """Format a time for scripts: ISO 8601 in UTC."""
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def span(length: timedelta | float | None) -> str:
-    """A length of time, in its two largest units: ``2 d 3 h``, ``14 min 30 s``, ``5 s``."""
+    """Format a duration in its two largest units: ``2 d 3 h``, ``14 min 30 s``, ``5 s``; a number is in seconds."""
     if length is None:
         return ""
     total = length.total_seconds() if isinstance(length, timedelta) else float(length)
@@ -48,11 +48,11 @@ def span(length: timedelta | float | None) -> str:
     return sign + (" ".join(parts[:2]) or "0 s")
 
 
-def _data(value: Any) -> Markup:  # noqa: ANN401 - whatever JSON can say
-    """JSON that cannot end the element it stands in."""
+def _data(value: Any) -> Markup:  # noqa: ANN401 - any JSON value
+    """Encode a value as JSON that cannot close the HTML element around it."""
     text = json.dumps(value, separators=(",", ":"))
     escaped = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    return Markup(escaped)  # noqa: S704 - nothing in it can be markup any more
+    return Markup(escaped)  # noqa: S704 - the markup characters are escaped
 
 
 def _segment(name: object) -> str:
@@ -66,7 +66,7 @@ def _query(**values: object) -> str:
 
 @cache
 def static_path(name: str) -> str:
-    """Where a static file is; its content is part of the address, so that it may be kept for ever."""
+    """Return the path of a static file; it contains a hash of the content, so browsers may cache it forever."""
     mark = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
     return f"/static/{mark}/{name}"
 
@@ -87,12 +87,12 @@ def _environment() -> Environment:
 
 
 def render(template: str, values: Mapping[str, Any], *, is_whole: bool = True) -> bytes:
-    """The bytes of a page, or of the part of it that is live.
+    """Render a page, or only its live part.
 
     Args:
-        template: Name of its file.
-        values: What it says.
-        is_whole: With everything around.
+        template: Name of the template file.
+        values: Values for the template.
+        is_whole: True to include the layout around the live part.
     """
     layout = "layout.html" if is_whole else "bare.html"
     return _environment().get_template(template).render(**values, layout=layout).encode()

@@ -1,4 +1,4 @@
-"""Who looks at the dashboard: a session begins with a log-in and is known by a cookie from then on.
+"""Sessions of the dashboard, which begin with a login and are identified by a cookie.
 
 A browser sends the cookie to this address only, never from another site's page (``SameSite=Strict``), and no script can
 read it.
@@ -24,40 +24,40 @@ from forewarn.errors import Forbidden
 __all__ = ["Known", "Session", "Sessions", "check_origin", "is_rebound"]
 
 _MOST = 10_000
-"""Tokens, and sessions, that were looked up and are remembered."""
+"""Maximum number of cached tokens, and of cached sessions."""
 
 _FRESH_S = 1.0
-"""How long an answer of the database holds: a live page need not ask it for each piece that it sends."""
+"""Lifetime of a cached answer of the database, so that live pages do not query it for each piece they send."""
 
 _COOKIE_LENGTH_MAX = 3800
-"""Browsers keep no more than 4096 bytes of a cookie, its name and attributes among them."""
+"""Maximum length of the value: browsers limit a cookie to 4096 bytes, including its name and attributes."""
 
 T = TypeVar("T")
 
 
 class Known(Protocol):
-    """What the database knows of tokens, links and sessions."""
+    """Database of tokens, used links and ended sessions."""
 
     async def token_of(self, token_id: str) -> Token | None:
-        """The token of that id."""
+        """Return the token of that id; None if there is none."""
         ...
 
     async def is_revoked(self, nonce: str) -> bool:
-        """Whether the link was used, or the session logged out of."""
+        """Return True if the link was used or the session was logged out."""
         ...
 
     async def revoke(self, revocation: Revocation) -> bool:
-        """Take it no more; hands back whether it was not revoked before."""
+        """Revoke a link or session; return False if it was revoked before."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Somebody who has logged in.
+    """A session of a caller who has logged in.
 
     Attributes:
-        caller: Who it is, and what they may.
-        until: When it ends.
+        caller: The caller, with their rights.
+        until: End of the session.
     """
 
     caller: Principal
@@ -65,17 +65,17 @@ class Session:
 
 
 class Sessions:
-    """The sessions of all who have logged in.
+    """Begins, finds and ends sessions.
 
-    All of a session stands in its cookie, under a seal. So it outlives a restart, and holds at every replica with the
-    same operator's token; whoever replaces that token ends all sessions. One that began with a token of the table ends
-    when that token is revoked. A session that was logged out of is kept in the database until it would have expired, so
-    no replica takes its cookie again: the others within a second.
+    The signed cookie holds the whole session. So a session survives restarts, and is valid at every replica with the
+    same operator's token; replacing that token ends all sessions. A session that began with a token from the database
+    ends when that token is revoked. A logout is kept in the database until the session would have expired, so that no
+    replica accepts its cookie again; other replicas notice it within a second.
 
     Args:
-        secret: The operator's token.
-        lasts: How long a session lasts.
-        known: What the database knows.
+        secret: Operator's token, used to sign cookies.
+        lasts: Maximum duration of a session.
+        known: Database of tokens and revocations.
     """
 
     def __init__(self, secret: str, lasts: timedelta, known: Known) -> None:
@@ -86,10 +86,10 @@ class Sessions:
         self._tokens: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
 
     def begin(self, caller: Principal, now: datetime, request: Request, response: Response) -> None:
-        """Begin one, and hand the browser its cookie.
+        """Begin a session, and set its cookie in the response.
 
         Raises:
-            Forbidden: There is more to say of the caller than a cookie holds.
+            Forbidden: The caller has more scopes and VMs than a cookie can hold.
         """
         until = now + self._lasts
         if caller.expires_at is not None:
@@ -105,7 +105,7 @@ class Sessions:
         )
 
     async def find(self, request: Request, now: datetime) -> Session | None:
-        """The session of whoever sends this, if it is still good."""
+        """Return the session of the request's sender; None if there is none or it is no longer valid."""
         word = request.cookies.get(_name(request))
         content = None if word is None else self._seal.open(word, now)
         if content is None or await self._is_revoked(content["nonce"]):
@@ -114,16 +114,16 @@ class Sessions:
         return None if caller is None else Session(caller=caller, until=moment_of(content))
 
     async def end(self, request: Request, response: Response, now: datetime) -> None:
-        """End it, at every replica and in the browser.
+        """End the session at every replica and in the browser.
 
         Raises:
-            StoreUnavailable: The database takes no changes; the session goes on.
+            StoreUnavailable: The database accepts no changes; the session continues.
         """
         word = request.cookies.get(_name(request))
         content = None if word is None else self._seal.open(word, now)
         if content is not None:
             caller = await who(content, self._known.token_of, now)
-            if caller is not None:  # of a token that is not taken any more, no session is taken either
+            if caller is not None:  # otherwise its token is no longer valid, and the session is refused anyway
                 nonce = content["nonce"]
                 await self._known.revoke(Revocation(nonce=nonce, actor=caller.actor, expires_at=moment_of(content)))
                 _remember(self._revoked, nonce, (uptime_s(), True))
@@ -152,19 +152,20 @@ def _remember(found: OrderedDict[str, T], key: str, value: T) -> None:
 
 
 def _name(request: Request) -> str:
-    """Over TLS with the prefix that keeps other hosts of the domain from setting it.
+    """Return the name of the cookie; over TLS with ``__Host-``, so that other hosts of the domain cannot set it.
 
-    Cookies do not know ports: two services on one machine would log each other out.
+    Cookies are not separated by port, so the name contains it: two services on one machine would otherwise log each
+    other out.
     """
     port = request.url.port or 0
     return f"__Host-forewarn-{port}" if request.url.scheme == "https" else f"forewarn-{port}"
 
 
 def check_origin(request: Request) -> None:
-    """A form may be sent from our own pages only.
+    """Check that a form was sent from one of our own pages.
 
     Raises:
-        Forbidden: It comes from elsewhere.
+        Forbidden: The form was sent from another site, or the browser does not say from where.
     """
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
@@ -179,7 +180,7 @@ def _is_same(origin: str, request: Request) -> bool:
 
 
 def is_rebound(request: Request) -> bool:
-    """Whether a service on loopback is called by a name that is not of this machine: some page's trick with DNS."""
+    """Return True if a service on loopback is called by a name other than this machine's (DNS rebinding attack)."""
     client = request.scope.get("server")
     host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     if client is None or not _is_loopback(client[0]):

@@ -1,4 +1,4 @@
-"""What the timeline draws: rows by host or by scope, and in them notice, NotBefore and impact."""
+"""Data of the timeline: rows by host or by scope, with bars for notice and impact."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from forewarn.dashboard.render import stamp
 __all__ = ["BY", "ROWS_MAX", "timeline"]
 
 BY = ("scope", "host")
-"""What a row may be."""
+"""Kinds of rows."""
 
 ROWS_MAX = 60
-"""More rows than that nobody reads, and a browser draws slowly."""
+"""Maximum number of rows; more are unreadable, and slow for a browser to draw."""
 
 _SHORTEST = timedelta(seconds=5)
 
 
 def timeline(items: Iterable[Item], by: str, now: datetime, *, frozen: bool) -> dict[str, Any]:
-    """Rows and bars.
+    """Return the rows and bars of a timeline.
 
     Args:
-        items: What to draw.
-        by: What a row is: one of `BY`.
-        now: The time.
-        frozen: Whether time stands still until somebody advances it, as virtual time does.
+        items: Maintenances to draw; those that would exceed `ROWS_MAX` are left out and counted.
+        by: Kind of the rows, one of `BY`.
+        now: Current time.
+        frozen: True if the clock is virtual, so that time does not pass until it is advanced.
     """
     rows: dict[str, None] = {}
     bars: list[dict[str, Any]] = []
@@ -78,7 +78,7 @@ def _bars(item: Item, row: str, now: datetime) -> list[dict[str, Any]]:
     return found
 
 
-def _bar(  # noqa: PLR0913 - what a bar is made of
+def _bar(  # noqa: PLR0913 - the parts of a bar
     name: str, start: datetime, end: datetime, kind: str, content: str, shared: dict[str, Any]
 ) -> dict[str, Any]:
     shown = max(end, start + _SHORTEST)

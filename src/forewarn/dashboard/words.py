@@ -1,4 +1,4 @@
-"""How the dashboard says things: one place for its words, so that every page uses the same ones."""
+"""Wording of the dashboard in one place, so that every page uses the same words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATES: Mapping[MaintenanceState, str] = {
     MaintenanceState.CANCELED: "⊘",
     MaintenanceState.FAILED: "✕",
 }
-"""A sign for each state, so that nobody needs colours to tell them apart."""
+"""Symbol for each state, so that states differ without colours."""
 
 TROUBLES: Mapping[Trouble, tuple[str, str]] = {
     Trouble.FAILED: ("Failed", "The actuator gave up. What it did, and why, stands in the history below."),
@@ -29,24 +29,24 @@ TROUBLES: Mapping[Trouble, tuple[str, str]] = {
     Trouble.UNSEEN: ("Not seen", "A tenant has not asked since it was announced: no handler there knows of it."),
     Trouble.UNAPPROVED: ("Not approved", "A tenant has not approved, and most of its notice is over."),
 }
-"""What is wrong, in a word and in a sentence."""
+"""Label and sentence for each trouble."""
 
 _NAMES_MAX = 3
 
 
 def tenant(audience: str) -> str:
-    """The name of who sees a document: a scope, or a VM that stands alone."""
+    """Return the name of an audience: a scope or a standalone VM."""
     return audience.partition(":")[2]
 
 
 def tenant_path(audience: str) -> str:
-    """Where the page on that scope or VM is."""
+    """Return the path of an audience's page."""
     kind, _, name = audience.partition(":")
     return f"/{'scopes' if kind == 'scope' else 'vms'}/{quote(name, safe='')}"
 
 
 def listed(names: Iterable[str], most: int = _NAMES_MAX) -> str:
-    """A few names, and how many more there are."""
+    """Join the first `most` names, and the number of further ones."""
     all_names = list(names)
     rest = len(all_names) - most
     if rest > 0:
@@ -55,25 +55,22 @@ def listed(names: Iterable[str], most: int = _NAMES_MAX) -> str:
 
 
 def place_of(maintenance: Maintenance) -> str:
-    """What it is about: its hosts, or its VMs."""
+    """Return the hosts of a maintenance, or its VMs if it names no hosts."""
     return listed(maintenance.hosts or maintenance.vms)
 
 
 def title(maintenance: Maintenance) -> str:
-    """A name for people."""
+    """Return a title for a maintenance."""
     return f"{maintenance.type} of {place_of(maintenance) or 'nothing'}"
 
 
 def waits_for(votes: Iterable[Vote], why: str | None = None) -> list[str]:
-    """The tenants whose approval is missing, each once."""
+    """Return the tenants whose approval is missing, each once; with `why`, only those missing for that cause."""
     return list(dict.fromkeys(tenant(vote.audience) for vote in votes if why is None or vote.why == why))
 
 
 def next_words(item: Item) -> str:
-    """What holds it up and what happens next; where a moment belongs to it, the page puts it behind.
-
-    It ends without a full stop.
-    """
+    """Return what a maintenance waits for and its next step, without a full stop; the page may append a time."""
     return _NEXT[item.outlook.next](item)
 
 
@@ -133,12 +130,12 @@ def _others(item: Item) -> str:
 
 
 def approvals(events: Iterable[Event]) -> str:
-    """How many of those who are asked have approved."""
+    """Return the number of listed events that are approved, out of all listed events."""
     asked = [event for event in events if event.is_listed]
     return f"{sum(event.is_approved for event in asked)} of {len(asked)}" if asked else "nobody is asked"
 
 
 def tenants_of(item: Item) -> str:
-    """Whom it concerns: its scopes, and its VMs that stand alone; empty where the place says that already."""
+    """Return the scopes and standalone VMs that are affected; empty if `place_of` says the same."""
     names = listed(dict.fromkeys(claim.scope or claim.vm for claim in item.maintenance.claims))
     return "" if names == place_of(item.maintenance) else names

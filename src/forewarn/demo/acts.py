@@ -1,4 +1,4 @@
-"""The two acts: what each promises, claims, and how the platform tells it."""
+"""The two acts of the demo: title, promise, claims, and the sentences for each ledger entry."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Act:
     """One act.
 
     Attributes:
-        promise: What is going to happen, in one sentence.
-        path: Of the control API, where the operator sets it off.
-        body: What the operator sends; None for nothing.
-        opening: What the operator says.
-        state: Of the maintenance that the service answers with.
-        sentences: What the platform says to each kind of ledger entry.
-        claims: What has to hold throughout.
+        promise: One sentence that announces what is going to happen.
+        path: Control API path of the operator's request.
+        body: Body of the operator's request; None to send none.
+        opening: Sentence that describes the operator's request.
+        state: Expected state of the maintenance in the response.
+        sentences: Sentence of the platform for each kind of ledger entry.
+        claims: Claims that must hold throughout the act.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Who plays: the platform, and three VMs of two tenants that share one host."""
+"""The cast of the demo: the platform, and three VMs of two tenants on one host."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ PLATFORM = "platform"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vm:
-    """A VM, and how it behaves.
+    """A VM and its behaviour.
 
     Attributes:
         scope: Its availability set; None for a standalone VM.
-        address: Where it asks from, by which it is known (R2).
-        is_waiting: Whether it holds a long poll (X1); it polls once a second otherwise (R97).
-        first_request_s: When it asks for the first time, so that not all ask in the same moment.
-        prepares: What it does before it approves.
-        preparation_s: How long that takes.
-        recovers: What it does when the event is gone.
+        address: Source address of its requests, which identifies it (R2).
+        is_waiting: True if it uses long polls (X1); otherwise it polls once a second (R97).
+        first_request_s: Delay before its first request, so that the VMs do not all ask at the same moment.
+        prepares: Action before approval.
+        preparation_s: Duration of that action.
+        recovers: Action once the event is gone.
     """
 
     name: str
@@ -38,19 +38,19 @@ class Vm:
 
     @property
     def asks(self) -> str:
-        """How it learns what is new."""
+        """Method by which it receives changes, in words."""
         return "long poll" if self.is_waiting else "polls once a second"
 
     @property
     def configuration(self) -> str:
-        """The rules of its agent, in TOML."""
+        """The configuration of its agent, in TOML."""
         prepare = f'prepare = [["sleep", "{self.preparation_s:g}"]]\n' if self.preparation_s else ""
         approve = "when-prepared" if self.preparation_s else "at-once"
         return f'wait = "{20 if self.is_waiting else 0}s"\n\n[[rule]]\n{prepare}approve = "{approve}"\n'
 
     @property
     def plan(self) -> str:
-        """What it does about an event that is announced."""
+        """Reaction to an announced event, in words."""
         return f"{self.prepares} for {self.preparation_s:g} s" if self.preparation_s else self.prepares
 
 
@@ -94,7 +94,7 @@ LANES = (PLATFORM, *(vm.name for vm in CAST))
 
 
 def encode_inventory() -> str:
-    """The inventory file that declares the cast."""
+    """Return the inventory file that declares the cast."""
     scopes = dict.fromkeys(vm.scope for vm in CAST if vm.scope is not None)
     return json.dumps(
         {

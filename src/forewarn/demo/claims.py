@@ -1,6 +1,6 @@
-"""What the demo claims: checked at each change of what was seen, so that it cannot tell a story that did not happen.
+"""The claims of the demo, checked after every observation, so that it cannot show a story that did not happen.
 
-A claim takes the record of an act and says in one sentence how it was broken, or None.
+A claim takes the record of an act and returns one sentence on how it was broken, or None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VOTES = len(CAST)
 
 
 def starts_only_when_all_have_approved(record: Record) -> str | None:
-    """Nothing starts before the last tenant has approved (R83, R84)."""
+    """Check that nothing starts before the last tenant has approved (R83, R84)."""
     votes = 0
     for entry in sorted(record.entries, key=lambda entry: entry.sequence):
         votes += entry.kind == "approved"
@@ -34,7 +34,7 @@ def starts_only_when_all_have_approved(record: Record) -> str | None:
 
 
 def starts_before_notbefore(record: Record) -> str | None:
-    """An approval is worth something: it starts long before NotBefore."""
+    """Check that approvals have an effect: the maintenance starts before NotBefore."""
     started_at = record.moment("started")
     for sighting in record.sightings:
         for event in sighting.events:
@@ -49,7 +49,7 @@ def starts_before_notbefore(record: Record) -> str | None:
 
 
 def tenants_see_their_own(record: Record) -> str | None:
-    """A VM sees the events of its whole scope, and neither ids nor names of the other tenant (R58, R85)."""
+    """Check that a VM sees the events of its whole scope, and no ids or names of the other tenant (R58, R85)."""
     ids: dict[str | None, set[str]] = {}
     for sighting in record.sightings:
         ids.setdefault(sighting.vm.scope, set()).update(event.id for event in sighting.events)
@@ -67,7 +67,7 @@ def tenants_see_their_own(record: Record) -> str | None:
 
 
 def started_events_have_no_notbefore(record: Record) -> str | None:
-    """NotBefore is empty once Started (R36)."""
+    """Check that NotBefore is empty once Started (R36)."""
     for sighting in record.sightings:
         if any(event.status == "Started" and event.not_before for event in sighting.events):
             return f"{sighting.vm.name} saw a Started event that still had a NotBefore"
@@ -75,7 +75,7 @@ def started_events_have_no_notbefore(record: Record) -> str | None:
 
 
 def incarnations_grow_by_one(record: Record) -> str | None:
-    """Each change of the events is one step of the incarnation (R42)."""
+    """Check that each change of the events increases the incarnation by one (R42)."""
     for vm in CAST:
         seen = [s for s in record.sightings if s.vm == vm]
         for before, after in itertools.pairwise(seen):
@@ -85,7 +85,7 @@ def incarnations_grow_by_one(record: Record) -> str | None:
 
 
 def is_never_announced(record: Record) -> str | None:
-    """A hardware failure comes without notice (R73, R78)."""
+    """Check that a hardware failure comes without notice (R73, R78)."""
     seen: Sighting | None = next((s for s in record.sightings if any(e.status != "Started" for e in s.events)), None)
     return None if seen is None else f"{seen.vm.name} saw an event of the failed host that had not started"
 
@@ -93,14 +93,14 @@ def is_never_announced(record: Record) -> str | None:
 _ALWAYS = (tenants_see_their_own, started_events_have_no_notbefore, incarnations_grow_by_one)
 
 ANNOUNCED: tuple[Claim, ...] = (starts_only_when_all_have_approved, starts_before_notbefore, *_ALWAYS)
-"""Of the act in which maintenance is announced."""
+"""Claims of the act with announced maintenance."""
 
 UNANNOUNCED: tuple[Claim, ...] = (is_never_announced, *_ALWAYS)
-"""Of the act in which a host fails."""
+"""Claims of the act in which a host fails."""
 
 
 def first_fault(claims: tuple[Claim, ...], record: Record) -> str | None:
-    """The first claim that does not hold, in one sentence; None when all do."""
+    """Return one sentence on the first claim that does not hold; None if all hold."""
     return next((fault for claim in claims if (fault := claim(record)) is not None), None)
 
 

@@ -1,4 +1,4 @@
-"""Connections to the service: from the address that was asked for, and past any proxy."""
+"""HTTP connections to the service, with a given source address and without proxies."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _TIMEOUT_S = 60.0
 
 
 def connect(url: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
-    """A client that speaks plain HTTP to the service.
+    """Return a client for plain HTTP requests to the service.
 
     Args:
-        url: Of the service.
-        headers: Sent with each request.
+        url: URL of the service.
+        headers: Headers sent with each request.
     """
-    # Never used, since nothing is encrypted here; but without one, httpx reads all certificates of the machine.
+    # Never used, since nothing is encrypted here; without it, httpx loads all certificates of the machine.
     unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     transport = httpx.AsyncHTTPTransport(verify=unused)
     return httpx.AsyncClient(base_url=url, headers=headers, transport=transport, trust_env=False, timeout=_TIMEOUT_S)
 
 
 def describe(error: BaseException) -> str:
-    """What went wrong on the way, also where the library does not say it."""
+    """Return the message of a connection error, or its type if the library gives none."""
     return str(error) or type(error).__name__

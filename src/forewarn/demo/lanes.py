@@ -1,4 +1,4 @@
-"""The lanes of the timeline: a line downwards for each actor, whose shape and colour tell how it fares."""
+"""The lanes of the timeline: one vertical line per actor; its shape and colour show the actor's state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GAP = "  "
 
 
 class LaneState(StrEnum):
-    """How an actor fares; the value is the name of its style."""
+    """State of an actor; the value is the name of its style."""
 
     QUIET = "quiet"
     PREPARING = "preparing"
@@ -23,7 +23,7 @@ class LaneState(StrEnum):
 
 
 class Mark(StrEnum):
-    """What stands in the lane of the actor whose line it is."""
+    """Symbol in the lane of the actor that a line is about."""
 
     ACTS = "acts"
     APPROVES = "approves"
@@ -32,12 +32,12 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glyphs:
-    """The characters to draw with, each one column wide.
+    """Characters to draw with, each one column wide.
 
     Attributes:
-        corner: Where a lane begins.
-        beam: From there to the actor's name.
-        rising: A lane that began further up.
+        corner: Start of a lane.
+        beam: Line from the corner to the actor's name.
+        rising: Lane that began further up.
     """
 
     states: Mapping[LaneState, str]
@@ -61,15 +61,15 @@ ASCII = Glyphs(
     beam="-",
     rising="|",
 )
-"""For a terminal that knows no more."""
+"""Glyphs for terminals that support ASCII only."""
 
 
 class Lanes:
     """The lanes side by side, and the state of each.
 
     Args:
-        names: From the left.
-        glyphs: What to draw with.
+        names: Names of the lanes, from the left.
+        glyphs: Characters to draw with.
     """
 
     def __init__(self, names: Iterable[str], glyphs: Glyphs) -> None:
@@ -78,15 +78,15 @@ class Lanes:
 
     @property
     def width(self) -> int:
-        """Columns that `draw` takes."""
+        """Number of columns that `draw` fills."""
         return len(self._states) * (1 + len(_GAP))
 
     def enter(self, name: str, state: LaneState) -> None:
-        """Let an actor be in that state from now on."""
+        """Set the state of an actor from now on."""
         self._states[name] = state
 
     def draw(self, actor: str | None = None, mark: Mark = Mark.ACTS) -> Text:
-        """One row, with a mark where `actor` acts; None for nobody."""
+        """Return one row, with a mark in the lane of `actor`; None for no mark."""
         row = Text()
         for name, state in self._states.items():
             if name == actor:
@@ -97,7 +97,7 @@ class Lanes:
         return row
 
     def draw_heads(self) -> list[tuple[Text, Text]]:
-        """For each lane the row that leads to its name, and the row below it for what does not fit beside the name."""
+        """Return, for each lane, the row that leads to its name and the row below it for text that does not fit."""
         heads = []
         for index in range(len(self._states)):
             risen = f"{self._glyphs.rising}{_GAP}" * index
@@ -109,7 +109,7 @@ class Lanes:
         return heads
 
     def draw_legend(self) -> Text:
-        """What each shape of a lane means."""
+        """Return the legend: the meaning of each lane shape."""
         meanings = {
             LaneState.QUIET: "nothing announced",
             LaneState.PREPARING: "announced",

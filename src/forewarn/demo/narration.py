@@ -1,4 +1,4 @@
-"""What the actors say: sentences made of what was seen."""
+"""The sentences of the actors, made from the observations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["enumerate_names", "format_not_before", "tell_approval", "tell_sighti
 
 
 def tell_sighting(sighting: Sighting, previous: Sighting | None) -> str:
-    """What a VM says about a document that is new to it, and what it does about it."""
+    """Return a VM's sentences on a document that is new to it, and on its reaction."""
     vm = sighting.vm
     seen = f"sees incarnation {sighting.incarnation}{' at once' if vm.is_waiting else ''}"
     if previous is None:
@@ -33,18 +33,18 @@ def tell_sighting(sighting: Sighting, previous: Sighting | None) -> str:
 
 
 def tell_event(event: SeenEvent) -> str:
-    """One event of a document."""
+    """Describe one event of a document."""
     not_before = format_not_before(event.not_before)
     return f"{event.type} of {', '.join(event.resources)} {event.status}, NotBefore {not_before}"
 
 
 def format_not_before(not_before: str) -> str:
-    """The time of day in GMT, or ``""`` as it stands in a document once the event has started."""
+    """Return the time of day in GMT, or ``""``, as documents show it once the event has started."""
     return f"{parsedate_to_datetime(not_before):%H:%M:%S}" if not_before else '""'
 
 
 def tell_approval(name: str, record: Record) -> str:
-    """What the platform says when an approval is on disk."""
+    """Return the platform's sentence for a stored approval."""
     approved = {entry.vm for entry in record.entries if entry.kind == "approved"}
     missing = [vm.name for vm in CAST if vm.name not in approved]
     if missing:
@@ -53,6 +53,6 @@ def tell_approval(name: str, record: Record) -> str:
 
 
 def enumerate_names(names: Iterable[str]) -> str:
-    """``a, b and c``."""
+    """Join names as ``a, b and c``."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last

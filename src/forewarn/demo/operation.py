@@ -1,4 +1,4 @@
-"""The operator's side: announcing over the control API, and following the ledger."""
+"""The operator's side: announce through the control API, and follow the ledger."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Operator:
     """A client of the control API.
 
     Args:
-        client: With the address and the token of the service.
+        client: HTTP client with the address and the token of the service.
     """
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
 
     async def post(self, path: str, body: Mapping[str, object] | None) -> dict[str, Any]:
-        """Set something off; hands back the one maintenance that comes of it.
+        """Send a request and return the one maintenance that it creates.
 
         Raises:
-            DemoFailed: The service does not take it, or makes more of it than one.
+            DemoFailed: The service refuses it, or does not create exactly one maintenance.
         """
         try:
             answer = await self._client.post(path, json=body)
@@ -44,7 +44,7 @@ class Operator:
         return made[0]
 
     async def follow(self, notice: Callable[[Entry], None]) -> None:
-        """Hand on what is written into the ledger, as it is written, until cancelled.
+        """Pass on each ledger entry as it is written, until cancelled.
 
         Raises:
             DemoFailed: The stream ended.

@@ -1,4 +1,4 @@
-"""The service as a process of its own: the real `forewarn serve`, with its files in a folder that goes away."""
+"""The service as a separate process: the real `forewarn serve`, with its files in a temporary folder."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Served:
     """A service that is ready.
 
     Attributes:
-        token: The operator's.
-        pid: Its process.
+        token: The operator's token.
+        pid: Process ID of the service.
     """
 
     metadata_url: str
@@ -40,10 +40,10 @@ class Served:
 
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[Served]:
-    """`forewarn serve` on free ports, until the block ends.
+    """Run `forewarn serve` on free ports until the block ends.
 
     Raises:
-        DemoFailed: It does not start, ends by itself, or does not stop in time.
+        DemoFailed: It does not start, ends on its own, or does not stop in time.
     """
     inventory = folder / "inventory.json"
     inventory.write_text(encode_inventory())
@@ -53,7 +53,7 @@ async def serving(folder: Path) -> AsyncIterator[Served]:
         try:
             yield await _ready(process, folder, log)
         except Exception as error:
-            # Whatever went wrong went wrong because of it, if the service has died meanwhile.
+            # If the service has died meanwhile, its death is the cause of this error.
             if await _has_ended(process, _DYING_S):
                 raise DemoFailed(_obituary(process, log)) from error
             raise
@@ -77,12 +77,12 @@ async def _start(folder: Path, inventory: Path, log: Path) -> asyncio.subprocess
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
             env=child_environment(os.environ),
-            process_group=0,  # Ctrl-C reaches the demo alone, which stops the service in its own time
+            process_group=0,  # Ctrl-C reaches only the demo, which then stops the service in order
         )
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without settings of Forewarn that somebody made for a service of their own."""
+    """Return the environment without Forewarn settings, which are meant for another service."""
     return {name: value for name, value in environment.items() if not name.upper().startswith("FOREWARN_")}
 
 
@@ -106,7 +106,7 @@ async def _ready(process: asyncio.subprocess.Process, folder: Path, log: Path) -
 
 
 def parse_ready(row: str) -> tuple[str, str] | None:
-    """The addresses for VMs and operators in the line by which `serve` says that it answers; None for another line."""
+    """Return the metadata and control URLs from the ready line of `serve`; None for any other line."""
     match = _READY.match(row)
     return None if match is None else (match["metadata"], match["control"])
 
@@ -126,7 +126,7 @@ def _obituary(process: asyncio.subprocess.Process, log: Path) -> str:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> int:
-    """End the process, gently first; hands back its status."""
+    """Terminate the process, kill it after a grace period, and return its exit status."""
     try:
         if process.returncode is None:
             process.terminate()

@@ -1,4 +1,4 @@
-"""What has been seen so far in an act: documents, approvals, the ledger. The story's claims are checked against it."""
+"""The observations of an act so far: documents, approvals, ledger entries. The claims are checked against them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Approved", "DemoFailed", "Entry", "Record", "SeenEvent", "Sighting"]
 
 
 class DemoFailed(ForewarnError):
-    """The demo did not go as it tells."""
+    """The demo did not go as promised."""
 
     code = "demo_failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenEvent:
-    """An event in the document that a VM got, in the words of the wire."""
+    """An event in the document that a VM received, in the terms of the wire."""
 
     id: str
     type: str
@@ -32,7 +32,7 @@ class SeenEvent:
 
     @classmethod
     def from_wire(cls, event: dict[str, Any]) -> SeenEvent:
-        """From an element of ``Events``."""
+        """Decode an element of ``Events``."""
         return cls(
             id=event["EventId"],
             type=event["EventType"],
@@ -47,7 +47,7 @@ class Sighting:
     """A document that was new to a VM.
 
     Attributes:
-        body: As received.
+        body: The document, as received.
     """
 
     at: datetime
@@ -64,7 +64,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approved:
-    """An approval: when the VM sent it, and of which event."""
+    """An approval: its event, and the time at which the VM sent it."""
 
     at: datetime
     vm: Vm
@@ -83,10 +83,10 @@ class Entry:
 
 @dataclass(slots=True)
 class Record:
-    """Everything that was seen in one act.
+    """All observations of one act.
 
     Args:
-        check: Says what is wrong, or None; asked at each change.
+        check: Called at each change; returns one sentence on a broken claim, or None.
     """
 
     check: Callable[[Record], str | None] = lambda _: None
@@ -96,10 +96,10 @@ class Record:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, seen: Sighting | Approved | Entry) -> None:
-        """Remember.
+        """Add an observation.
 
         Raises:
-            DemoFailed: It is not what was promised.
+            DemoFailed: It breaks a claim.
         """
         match seen:
             case Sighting():
@@ -117,7 +117,7 @@ class Record:
         """Wait until `condition` holds.
 
         Raises:
-            DemoFailed: It did not within that time; the message says what was expected.
+            DemoFailed: It did not hold in time; the message names `expected`.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -129,28 +129,32 @@ class Record:
             raise DemoFailed(msg) from error
 
     def latest(self, vm: Vm) -> Sighting | None:
-        """What that VM saw last."""
+        """Return the VM's latest sighting."""
         return next((s for s in reversed(self.sightings) if s.vm == vm), None)
 
     def first(self, vm: Vm, status: str) -> Sighting | None:
-        """When that VM first saw its event in that status."""
+        """Return the VM's first sighting of its own event in that status."""
         return next((s for s in self.sightings if s.vm == vm and s.own is not None and s.own.status == status), None)
 
     def moment(self, kind: str) -> datetime | None:
-        """When the ledger first told of that."""
+        """Return the time of the first ledger entry of that kind."""
         return next((entry.at for entry in self.entries if entry.kind == kind), None)
 
     def approved_at(self, vm: Vm) -> datetime | None:
-        """When that VM sent its approval."""
+        """Return the time at which the VM sent its approval."""
         return next((a.at for a in self.approvals if a.vm == vm), None)
 
     def are_all_quiet(self, vms: Iterable[Vm]) -> bool:
-        """Whether each VM has seen its event come and go."""
+        """Return True if every VM has received a document, and its latest has no events."""
         latest = [self.latest(vm) for vm in vms]
         return all(sighting is not None and not sighting.events for sighting in latest)
 
     def span(self, start: datetime | None, end: datetime | None) -> timedelta:
-        """From one moment to another, both of which have come."""
+        """Return the time between two moments.
+
+        Raises:
+            DemoFailed: One of them is not recorded.
+        """
         if start is None or end is None:
             msg = "the record misses a moment that the summary tells of"
             raise DemoFailed(msg)

@@ -1,4 +1,4 @@
-"""Runs the demo: starts everything, plays both acts, and leaves nothing behind however it ends."""
+"""Entry point of the demo: starts everything, plays both acts, and cleans up however it ends."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ def run_demo() -> int:
     """Play the demo on standard output.
 
     Returns:
-        The exit status: 0, 1 when something did not go as told (one line on stderr says what), 130 after Ctrl-C.
+        The exit status: 0; 1 if something did not go as promised (one line on stderr gives the reason); 130 after
+        Ctrl-C.
     """
     try:
         return asyncio.run(_interruptible(make_console()))
-    except Exception as error:  # noqa: BLE001 - whatever it was, the newcomer gets one line
+    except Exception as error:  # noqa: BLE001 - the user gets one line, not a traceback
         cause = _leaf(error)
         if isinstance(cause, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -52,14 +53,14 @@ def run_demo() -> int:
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """The first of the errors that tasks ended with."""
+    """Return the first leaf of an exception group, or the error itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 async def _interruptible(console: Console) -> int:
-    """Play, and take the first signal as the wish to end it; further ones do not disturb the cleaning up."""
+    """Play until the first signal; further signals do not disturb the cleanup."""
     loop = asyncio.get_running_loop()
     playing = asyncio.create_task(play(console))
     caught: list[signal.Signals] = []
@@ -87,7 +88,7 @@ async def play(console: Console) -> None:
     """Play the demo on that console.
 
     Raises:
-        DemoFailed: Something did not go as told. May stand inside an exception group.
+        DemoFailed: Something did not go as promised. May be inside an exception group.
     """
     _check_addresses()
     console.print(Text("Forewarn", style="title") + Text(": VMs are told before it happens, and are waited for\n"))
@@ -108,7 +109,7 @@ async def _play(console: Console, served: Served, folder: Path) -> None:
     try:
         migration, failure = await _play_acts(timeline, clock, served, folder)
     except Exception:
-        timeline.flush()  # what led there
+        timeline.flush()  # the lines that led to the error
         raise
     timeline.flush()
     print_summary(console, migration, failure)
@@ -137,10 +138,10 @@ def _introduce(timeline: Timeline, served: Served) -> None:
 
 
 def _check_addresses() -> None:
-    """Each VM asks from an address of its own.
+    """Check that this machine has the source address of each VM.
 
     Raises:
-        DemoFailed: This machine does not have them.
+        DemoFailed: It lacks one.
     """
     for vm in CAST:
         try:

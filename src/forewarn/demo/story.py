@@ -1,4 +1,4 @@
-"""The story: plays the acts one after the other, and tells what the operator and the platform do."""
+"""The story: plays the acts in order, and reports the actions of the operator and the platform."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _STATES = {
     "impacted": LaneState.STARTED,
     "completed": LaneState.QUIET,
 }
-"""The platform's lane after each kind of ledger entry; other kinds are not told."""
+"""State of the platform's lane after each kind of ledger entry; other kinds are not shown."""
 
 
 class Story:
     """Plays acts.
 
     Args:
-        operator: Sets them off.
-        timeline: Where they are told.
-        clock: For the times of what the operator does.
+        operator: Client that sends the operator's requests.
+        timeline: Timeline that shows the lines.
+        clock: Clock for the times of the operator's actions.
 
     Attributes:
-        record: Of the act that is being played.
+        record: Record of the current act.
     """
 
     def __init__(self, operator: Operator, timeline: Timeline, clock: Clock) -> None:
@@ -53,10 +53,10 @@ class Story:
         await asyncio.sleep(_BREATH_S)
 
     async def play(self, act: Act) -> Record:
-        """Play one act to its end; hands back what was seen in it.
+        """Play one act to its end, and return its record.
 
         Raises:
-            DemoFailed: Something did not go as the act claims.
+            DemoFailed: A claim of the act does not hold.
         """
         self._timeline.begin_act(act.title, act.promise)
         self._act = act
@@ -74,7 +74,7 @@ class Story:
         return record
 
     def notice(self, entry: Entry) -> None:
-        """Take an entry of the ledger, and tell of it."""
+        """Record a ledger entry and show it on the timeline."""
         state = _STATES.get(entry.kind)
         if state is None:
             return

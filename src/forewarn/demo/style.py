@@ -1,4 +1,4 @@
-"""Colours: of actors, of states, and of the words that matter in a sentence."""
+"""Colours of actors, states and key words."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ THEME = Theme(
 
 
 class Words(RegexHighlighter):
-    """Colours the names of VMs and the words of the protocol wherever they stand."""
+    """Highlights VM names and protocol words wherever they occur."""
 
     base_style = "word."
     highlights = [  # noqa: RUF012 - the base class declares it so
@@ -65,7 +65,7 @@ class Words(RegexHighlighter):
 
 
 class DemoConsole(Console):
-    """A console that leaves it to its user what happens when nobody reads any more."""
+    """A console that leaves a broken pipe to its caller."""
 
     def on_broken_pipe(self) -> None:
         """Raise the error again, so that the demo cleans up."""
@@ -74,7 +74,7 @@ class DemoConsole(Console):
 
 
 def make_console(environment: Mapping[str, str] = os.environ, file: IO[str] | None = None) -> DemoConsole:
-    """A console as wide as the terminal, up to `WIDTH_MAX`; without any escape code where colours are not wanted."""
+    """Return a console as wide as the terminal, up to `WIDTH_MAX`; without escape codes if colours are unwanted."""
     has_colours = not environment.get("NO_COLOR")
     console = DemoConsole(
         file=file or sys.stdout,
@@ -90,5 +90,5 @@ def make_console(environment: Mapping[str, str] = os.environ, file: IO[str] | No
 
 
 def glyphs_of(console: Console) -> Glyphs:
-    """What that console can show."""
+    """Return the glyphs that the console can display."""
     return UNICODE if console.encoding.lower().startswith("utf") else ASCII

@@ -1,4 +1,4 @@
-"""What it came to: who waited for whom, how quickly things went, and what to try next."""
+"""The summary: waiting times, recovery times, and commands to try next."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _words = Words()
 
 
 class Waits:
-    """Who waited how long in an act whose maintenance was approved.
+    """Waiting times in an act whose maintenance was approved.
 
     Args:
-        record: What was seen in it, to its end.
+        record: Complete record of the act.
     """
 
     def __init__(self, record: Record) -> None:
@@ -37,34 +37,34 @@ class Waits:
         """The VM that approved last."""
 
     def approval(self, vm: Vm) -> timedelta:
-        """From the announcement to its approval."""
+        """Return the time from the announcement to the VM's approval."""
         return self._record.span(self._record.moment("scheduled"), self._record.approved_at(vm))
 
     def others(self, vm: Vm) -> timedelta:
-        """From its approval to the last one."""
+        """Return the time from the VM's approval to the last one."""
         return self.approval(self.last) - self.approval(vm)
 
     def start(self) -> timedelta:
-        """From the last approval to the start, both as the VM saw them that approved last."""
+        """Return the time from the last approval to the start, both as seen by the VM that approved last."""
         started = self._record.first(self.last, "Started")
         return self._record.span(self._record.approved_at(self.last), None if started is None else started.at)
 
 
 def recovery(record: Record, vm: Vm) -> timedelta:
-    """From the completion of an act's maintenance to the moment when the VM saw its event gone."""
+    """Return the time from the completion of the maintenance until the VM saw its event gone."""
     latest = record.latest(vm)
     return record.span(record.moment("completed"), None if latest is None else latest.at)
 
 
 def format_span(span: timedelta) -> str:
-    """``12 ms`` below a tenth of a second, ``3.5 s`` from there."""
+    """Format as ``12 ms`` below a tenth of a second, as ``3.5 s`` from there."""
     if span < _MILLISECONDS_SHOWN:
         return f"{max(span, timedelta(0)) / timedelta(milliseconds=1):.0f} ms"
     return f"{span.total_seconds():.1f} s"
 
 
 def summarise(migration: Record) -> list[str]:
-    """The act of the live migration in sentences."""
+    """Summarise the live migration act in sentences."""
     waits = Waits(migration)
     waited = [f"{vm.name} {format_span(waits.others(vm))}" for vm in CAST if vm != waits.last]
     return [
@@ -75,7 +75,7 @@ def summarise(migration: Record) -> list[str]:
 
 
 def print_summary(console: Console, migration: Record, failure: Record) -> None:
-    """Print what happened, and what to try next."""
+    """Print the summary and the next steps."""
     console.print()
     console.print(draw_heading(console, "What happened"))
     for sentence in summarise(migration):
@@ -93,7 +93,7 @@ def print_summary(console: Console, migration: Record, failure: Record) -> None:
 
 
 def _spans(migration: Record, failure: Record) -> list[list[Text]]:
-    """A table: a row for each VM below two rows of heads."""
+    """Return a table: two header rows, then one row for each VM."""
     waits = Waits(migration)
     heads = (
         ("", "", "approved", "waited", "back after", "back after"),
@@ -110,7 +110,7 @@ def _spans(migration: Record, failure: Record) -> list[list[Text]]:
 
 
 def _columns(table: list[list[Text]], sides: str) -> list[Text]:
-    """The rows of a table in line: ``l`` and ``r`` say to which side each column leans."""
+    """Align the columns of a table; ``l`` or ``r`` is the side of each."""
     widths = [max(cell.cell_len for cell in column) for column in zip(*table, strict=True)]
     rows = []
     for cells in table:

@@ -1,7 +1,7 @@
-"""The timeline: who did what when, in the order in which it happened.
+"""The timeline: the actors' lines, in the order of their times.
 
-Lines reach it over several connections, so one that tells of a cause may come after that of its effect. Each is held
-back for a moment, and printed in the order of its time.
+Lines arrive over several connections, so an effect may arrive before its cause. Each line is held back for a moment,
+then printed in the order of its time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _words = Words()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What one actor did.
+    """One line: an action of one actor.
 
     Attributes:
-        lane: Where the mark stands.
-        state: Of that lane from now on.
-        text: A short sentence; further lines of it after line feeds.
-        speaker: The name in front of the sentence; None for that of the lane.
+        lane: Lane that gets the mark.
+        state: State of that lane from now on.
+        text: Short sentence; further rows after line feeds.
+        speaker: Name in front of the sentence; None for the name of the lane.
     """
 
     at: datetime
@@ -51,9 +51,9 @@ class Timeline:
     """Prints lines.
 
     Args:
-        console: Where to.
-        clock: For holding lines back.
-        began_at: The moment that counts as 0 s.
+        console: Console to print on.
+        clock: Clock that determines how long lines are held back.
+        began_at: Time that counts as 0 s.
     """
 
     def __init__(self, console: Console, clock: Clock, began_at: datetime) -> None:
@@ -64,21 +64,21 @@ class Timeline:
         self._held: list[Line] = []
 
     def tell(self, line: Line) -> None:
-        """Print that line soon."""
+        """Queue a line, which is printed after a short delay."""
         self._held.append(line)
 
     async def run(self) -> None:
-        """Print lines as their time comes, until cancelled."""
+        """Print lines when they are due, until cancelled."""
         while True:
             await asyncio.sleep(_PAUSE_S)
             self.print_until(self._clock.now() - _HELD)
 
     def flush(self) -> None:
-        """Print all that is held back."""
+        """Print all lines that are held back."""
         self.print_until(None)
 
     def print_until(self, moment: datetime | None) -> None:
-        """Print what happened up to that moment, in order; None for all."""
+        """Print the lines up to that time, in order; None for all."""
         ripe = sorted((line for line in self._held if moment is None or line.at <= moment), key=lambda line: line.at)
         for line in ripe:
             self._held.remove(line)
@@ -86,7 +86,7 @@ class Timeline:
                 self._print(row)
 
     def draw(self, line: Line) -> list[Text]:
-        """The rows of one line, as wide as the console at most."""
+        """Return the rows of one line, at most as wide as the console."""
         self._lanes.enter(line.lane, line.state)
         speaker = line.speaker or line.lane
         first = Text().append(format_elapsed(line.at - self._began_at).ljust(_TIME_WIDTH), "time")
@@ -105,10 +105,10 @@ class Timeline:
                 rows.append(Text(" " * indent) + row)
         return rows
 
-    # What stands around the lines
+    # Around the lines
 
     def introduce(self, actors: Mapping[str, str]) -> None:
-        """Print what the shapes of a lane mean, then where each lane begins and whose it is."""
+        """Print the legend, then the start and the name of each lane."""
         self._print(self._lanes.draw_legend())
         self._print(Text())
         indent = Text().append("time".ljust(_TIME_WIDTH), "time")
@@ -134,11 +134,11 @@ class Timeline:
 
 
 def draw_heading(console: Console, title: str) -> Text:
-    """A rule over the whole width, with a title in it."""
+    """Return a rule over the whole width that contains a title."""
     rule = "-" if console.options.ascii_only else "─"
     return Text(f"{rule * 2} {title} ", "act") + Text(rule * (console.width - len(title) - 4), "quiet")
 
 
 def format_elapsed(elapsed: timedelta) -> str:
-    """Seconds since the start: `` 3.2 s``."""
+    """Format seconds since the start: `` 3.2 s``."""
     return f"{max(elapsed.total_seconds(), 0):4.1f} s"

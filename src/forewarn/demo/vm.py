@@ -1,6 +1,6 @@
-"""A VM of the demo: the real `forewarn agent`, as a process that asks from an address of its own.
+"""A VM of the demo: the real `forewarn agent`, as a process with its own source address.
 
-What it sees and does is read off its log, which is JSON on stderr.
+Its observations and actions are read from its log, which is JSON on stderr.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LINE_BYTES_MAX = 1 << 20
 
 
 class Handler:
-    """Starts the agent of a VM, and tells what it does.
+    """Runs the agent of a VM and reports its actions.
 
     Args:
-        vm: Which VM, and how it behaves.
-        metadata_url: Where the service answers VMs.
-        folder: For its configuration and state.
-        tell: Puts a line on the timeline.
-        record: Where it writes down what it saw; a new one for each act.
+        vm: The VM and its behaviour.
+        metadata_url: URL of the service's metadata endpoint.
+        folder: Folder for its configuration and state.
+        tell: Callback that puts a line on the timeline.
+        record: Callback that returns the record to write to; a new one for each act.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Handler:
         """Run the agent until cancelled.
 
         Raises:
-            DemoFailed: It ended by itself.
+            DemoFailed: The agent ended on its own.
         """
         config = self._folder / f"{self._vm.name}.toml"
         config.write_text(
@@ -70,7 +70,7 @@ class Handler:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             env=child_environment(os.environ),
-            process_group=0,  # Ctrl-C reaches the demo alone, which stops the agent in its own time
+            process_group=0,  # Ctrl-C reaches only the demo, which then stops the agent in order
             limit=_LINE_BYTES_MAX,
         )
         try:
@@ -84,12 +84,12 @@ class Handler:
             await _stop(process)
 
     def _hear(self, row: bytes) -> None:
-        """Take in a line of the agent's log."""
+        """Process a line of the agent's log."""
         self._said = row.decode(errors="replace").strip()
         try:
             told: dict[str, Any] = json.loads(self._said)
         except ValueError:
-            return  # a last word on stderr; it is told when the agent ends
+            return  # plain text on stderr; reported when the agent ends
         at = datetime.fromisoformat(told["timestamp"])
         if "document" in told:
             self._see(at, told["document"])
@@ -119,7 +119,7 @@ class Handler:
 
 
 def _event(told: dict[str, Any]) -> SeenEvent:
-    """An event of the agent's log, in the words of the wire."""
+    """Convert an event of the agent's log to the terms of the wire."""
     not_before = told["not_before"]
     return SeenEvent(
         id=told["id"],
@@ -131,7 +131,7 @@ def _event(told: dict[str, Any]) -> SeenEvent:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End the agent, gently first."""
+    """Terminate the agent, and kill it after a grace period."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:

@@ -1,4 +1,4 @@
-"""The metadata endpoint: what VMs talk to."""
+"""Metadata endpoint for VMs."""
 
 from forewarn.endpoint.app import MetadataApp
 from forewarn.endpoint.server import MetadataServer

@@ -1,4 +1,4 @@
-"""`python -m forewarn.endpoint`: the metadata process of `forewarn serve`, which starts it. Not meant for people."""
+"""Metadata process, started by `forewarn serve` as `python -m forewarn.endpoint`; not for manual use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The metadata endpoint as an ASGI app: everything that the hot path does not answer.
+"""ASGI app of the metadata endpoint: handles every request that the hot path does not answer.
 
-The order of the checks is that of R62. Whatever goes wrong, the answer is JSON (R8, R65).
+Checks run in the order of R62. Every error response is JSON (R8, R65).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _DRAINED_BYTES_MAX = 16 << 20
 _RETRY_AFTER_S = 1
 _REFUSAL_DELAY_S = 1.0
 _SMALL_BODY_BYTES = 4096
-"""Decoded at once; larger bodies take turns."""
+"""Largest body that is decoded at once; larger ones take turns."""
 
 _UNKNOWN_IDS_MAX = 10_000
 _UNKNOWN_IDS_OF_ONE = 8
@@ -70,18 +70,18 @@ _NOT_PLAIN = frozenset(
 
 
 class MetadataApp:
-    """Answers VMs.
+    """ASGI app that answers VMs.
 
     Args:
-        authority: Enables; and approves, where nothing else is put in the place of that.
-        clock: For holding first answers on virtual time.
-        traffic: Shared with the connections.
-        first_answer_delay_s: How long the enabling GET is held (R67).
+        authority: Enables audiences; also handles approvals unless `approve` is replaced.
+        clock: Service clock; a virtual one also ends waits.
+        traffic: State shared with the connections.
+        first_answer_delay_s: Delay of the response to the enabling GET, in seconds (R67).
 
     Attributes:
-        approve: Carries approvals out.
-        before_answer: Awaited with the VM's name and the method before a request for events is answered. While there
-            is one, no answer comes from memory, so that no request passes it by. None: there is none.
+        approve: Callable that handles approvals.
+        before_answer: Hook awaited with the VM's name and the method before a request for events is answered. While
+            it is set, no request is remembered for the fast path, so that none bypasses it; None if there is none.
     """
 
     def __init__(self, authority: Authority, clock: Clock, traffic: Traffic, first_answer_delay_s: float = 0.0) -> None:
@@ -113,7 +113,7 @@ class MetadataApp:
         except ForewarnError as error:
             _log.warning("a request failed", path=scope["path"], error=error.message)
             response = self._failed(request, error)
-        except Exception:  # noqa: BLE001 - a request must not take the endpoint with it; the log has the trace
+        except Exception:  # noqa: BLE001 - one request must not end the endpoint; the log has the trace
             _log.exception("a request raised", path=scope["path"])
             response = encode_error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal server error")
         version = request.query_params.get("api-version", "")
@@ -131,7 +131,7 @@ class MetadataApp:
             await response(scope, receive, send)
 
     def _failed(self, request: Request, error: ForewarnError) -> Response:
-        """Return the answer for an error, and count it if it is about a limit."""
+        """Return the response for an error, and count the error if it is about a limit."""
         limit = limit_of(error)
         if limit:
             connection: Connection = request.scope["state"]["connection"]
@@ -161,10 +161,10 @@ class MetadataApp:
     def _write_down(
         self, request: Request, response: Response, began_s: float, fault: Fault | None, *, is_answered: bool
     ) -> None:
-        """Put the request into the journal."""
+        """Record the request in the journal."""
         scope = request.scope
         connection: Connection = scope["state"]["connection"]
-        assert self._traffic.journal is not None  # noqa: S101 - the caller has looked
+        assert self._traffic.journal is not None  # noqa: S101 - checked by the caller
         self._traffic.journal.note(
             vm="" if connection.caller is None else connection.caller.vm.name,
             source_address=connection.peer,
@@ -181,7 +181,7 @@ class MetadataApp:
     # Faults
 
     async def _strike(self, request: Request, connection: Connection, caller: Caller) -> None:
-        """Let a fault strike this request, if one is meant for it (R66)."""
+        """Apply a fault to this request if one matches (R66)."""
         places = {Place.STATUS, Place.TIME, Place.BYTES} | ({Place.DOCUMENT} if request.method == "GET" else set())
         fault = self._traffic.faults.strike(caller.vm.name, request.method, *places)
         request.scope["state"]["fault"] = fault
@@ -198,7 +198,7 @@ class MetadataApp:
             await self._hold_back(connection, fault.delay.total_seconds())
 
     def _distorted(self, request: Request, response: Response, channel: Channel, index: int) -> Response:
-        """The document, or what a fault makes of it."""
+        """Return the response, distorted if a fault strikes the document."""
         fault: Fault | None = request.scope["state"].get("fault")
         if fault is None or fault.kind.place is not Place.DOCUMENT:
             return response
@@ -211,7 +211,7 @@ class MetadataApp:
         )
 
     async def _spoil(self, request: Request, response: Response, fault: Fault) -> Response | None:
-        """Send the answer late or badly; hands back what is left to send."""
+        """Send the response late or malformed; return what is left to send."""
         connection: Connection = request.scope["state"]["connection"]
         if fault.kind.place is Place.BYTES:
             await misconduct.send_badly(connection, fault, _taken(response), self._traffic.stamp)
@@ -224,7 +224,7 @@ class MetadataApp:
         return response
 
     async def _hold_back(self, connection: Connection, span_s: float) -> None:
-        """Wait for so long, or until nobody listens any more."""
+        """Wait for `span_s` seconds, or until the client is gone."""
         if span_s <= 0 or self._traffic.is_stopping or connection.is_lost:
             return
         waiter = connection.held = asyncio.get_running_loop().create_future()
@@ -234,7 +234,7 @@ class MetadataApp:
             connection.held = None
 
     def _caller(self, connection: Connection) -> Caller:
-        """Who calls now; asked again after each wait, since the inventory may have changed meanwhile."""
+        """Return the caller; call again after each wait, since the inventory may have changed meanwhile."""
         caller = connection.current_caller()
         if caller is None and not self._authority.identity.is_known:
             raise Refused(_unavailable())
@@ -263,7 +263,7 @@ class MetadataApp:
     async def _document(self, request: Request, connection: Connection, caller: Caller, index: int) -> Response:
         channel = await self._enabled(connection, caller)
         headers = {}
-        # A fault shows at once and in a whole document: one that waited would come late, and 304 has nothing to damage.
+        # A fault must show at once and in a full document: a long poll would delay it, and a 304 has no body to damage.
         is_struck = request.scope["state"].get("fault") is not None
         known = "" if is_struck else ",".join(request.headers.getlist("if-none-match"))
         if known and imds.is_not_modified(known, channel.incarnation):
@@ -286,7 +286,7 @@ class MetadataApp:
         return self._distorted(request, response, channel, index)
 
     async def _enabled(self, connection: Connection, caller: Caller) -> Channel:
-        """What the caller is shown; the first who asks enables it (R67), and whoever asks keeps it so (R69)."""
+        """Return the caller's channel; the first request enables it (R67), and every request keeps it enabled (R69)."""
         channel = caller.channel
         if not channel.is_enabled:
             await self._enable(channel.key, caller.vm.scope)
@@ -295,17 +295,17 @@ class MetadataApp:
         return channel
 
     async def _enable(self, key: str, scope: str | None) -> None:
-        """Enable an audience once, however many of its connections ask for the first time."""
+        """Enable an audience once, even if several of its connections ask at the same time."""
         task = self._enabling.get(key)
         if task is None:
             task = self._enabling[key] = asyncio.ensure_future(self._authority.enable(key, scope))
             task.add_done_callback(lambda done: self._enabled_now(key, done))
-        await asyncio.shield(task)
+        await asyncio.shield(task)  # one client that leaves must not cancel it for the others
 
     def _enabled_now(self, key: str, task: asyncio.Task[None]) -> None:
         del self._enabling[key]
         if not task.cancelled():
-            task.exception()  # those who waited may be gone
+            task.exception()  # retrieve it, since every waiter may be gone
 
     async def _approve(self, request: Request, connection: Connection, caller: Caller, index: int) -> Response:
         vm = caller.vm.name
@@ -322,14 +322,14 @@ class MetadataApp:
         except LimitExceeded as error:
             budgets.note(limit_of(error), vm)
             response = _too_many()
-        # A client that sends again at once costs little, if it waits for each refusal.
+        # The delay makes a client that retries at once cheap.
         await self._hold_back(connection, _REFUSAL_DELAY_S)
         raise Refused(response)
 
     async def _discard_body(self, request: Request, response: Response) -> None:
-        """Read what is still coming, as far as the client would not see the answer otherwise."""
+        """Read the rest of the body, up to a limit: a client that is still sending might not see the response."""
         if "expect" in request.headers:
-            response.headers["connection"] = "close"  # its body would be taken for the next request
+            response.headers["connection"] = "close"  # its body would be parsed as the next request
             return
         size_bytes = 0
         async for piece in request.stream():
@@ -341,6 +341,7 @@ class MetadataApp:
     async def _approve_ids(self, event_ids: tuple[str, ...], connection: Connection, index: int) -> Response:
         caller = self._caller(connection)
         channel = caller.channel
+        # A repeated approval needs no further decision.
         if not channel.settled.issuperset(event_ids):
             await self._carry_approval(event_ids, connection, caller, index)
         if channel.is_enabled:
@@ -350,10 +351,10 @@ class MetadataApp:
         return encode_json_response(HTTPStatus.OK, b"")
 
     async def _event_ids(self, request: Request, vm: str) -> tuple[str, ...]:
-        """The ids in the body; its bytes are counted until it is decoded.
+        """Return the event ids in the body; the body counts towards the budgets until it is decoded.
 
         Raises:
-            OverLimit: The VM, or all of them, have too much in hand.
+            OverLimit: This VM, or all VMs together, have too many body bytes pending.
         """
         with self._traffic.budgets.body(vm) as held:
             body = await self._body(request, held)
@@ -367,9 +368,10 @@ class MetadataApp:
     async def _carry_approval(
         self, event_ids: tuple[str, ...], connection: Connection, caller: Caller, index: int
     ) -> None:
-        """Have it decided and committed.
+        """Have the approval decided and committed.
 
-        Refused when an id is unknown and the dialect says so (A11), or when a policy leaves it to other approvers.
+        It is refused if an id is unknown and the dialect requires known ids (A11), or if a policy requires other
+        approvers.
         """
         channel = caller.channel
         shown = (channel.key, channel.epoch, channel.incarnation)
@@ -397,10 +399,10 @@ class MetadataApp:
         channel.settle((*approval.approved, *approval.unchanged))
 
     def _remember_unknown(self, keys: Iterable[tuple[str, int, int, str]]) -> None:
-        """Remember ids that an audience does not have, as long as its document stays the same.
+        """Remember ids that an audience does not have, until its document changes.
 
-        Ids are random, so one that does not exist will not be made later. Of each approval a few are enough: it is
-        refused as a whole. The oldest are forgotten.
+        Ids are random, so an unknown id will not be created later. A few ids per approval are enough, since an
+        approval is refused as a whole. The oldest ids are dropped.
         """
         for key in keys:
             self._unknown_ids[key] = None
@@ -417,13 +419,13 @@ class MetadataApp:
         body = bytearray()
         over: OverLimit | None = None
         size_bytes = int(request.headers.get("content-length", 0))
-        is_refused = size_bytes > limit and "expect" in request.headers  # it asks before it sends
+        is_refused = size_bytes > limit and "expect" in request.headers  # client awaits 100 Continue
         if not is_refused:
             size_bytes = 0
             async for piece in request.stream():
                 size_bytes += len(piece)
                 if size_bytes > limit + _DRAINED_BYTES_MAX:
-                    break  # up to here it is read on: a client that is still sending would not see the answer
+                    break  # below this, keep reading: a client that is still sending might not see the response
                 if size_bytes > limit or over is not None:
                     continue
                 try:
@@ -469,7 +471,7 @@ class MetadataApp:
     # Checks
 
     def _check_rate(self, caller: Caller) -> None:
-        """At most so many requests in each second (R9)."""
+        """Refuse requests above the rate limit of each second (R9)."""
         limit = self._traffic.limits.rate_limit_per_s
         if limit is None:
             return
@@ -484,12 +486,12 @@ class MetadataApp:
     # Waiting
 
     def _wait_s(self, request: Request) -> float:
-        """Seconds of ``Prefer: wait=…`` (RFC 7240), as far as we go along; 0 without (X1)."""
+        """Return the seconds of ``Prefer: wait=…`` (RFC 7240), capped at `wait_s_max`; 0 without it (X1)."""
         match = _WAIT.search(",".join(request.headers.getlist("prefer")))
         return min(float(match[1]), self._traffic.limits.wait_s_max) if match else 0.0
 
     async def _hold(self, connection: Connection, channel: Channel, wait_s: float) -> None:
-        """Wait for another incarnation, until the time is over or nobody listens any more."""
+        """Wait for a new incarnation, until the time is over or the client is gone."""
         if wait_s <= 0 or self._traffic.is_stopping or connection.is_lost:
             return
         waiter = connection.held = channel.hold()
@@ -500,7 +502,7 @@ class MetadataApp:
             channel.let_go(waiter)
 
     async def _wait(self, waiter: asyncio.Future[None], timeout_s: float) -> None:
-        """Until `waiter` is done, or so many seconds have passed: real ones, or virtual ones if these pass sooner."""
+        """Wait until `waiter` is done or the timeout passes, in real or virtual seconds, whichever is sooner."""
         loop = asyncio.get_running_loop()
         timer = loop.call_later(timeout_s, _release, waiter)
         virtual = None
@@ -524,14 +526,14 @@ def _release(waiter: asyncio.Future[None]) -> None:
 
 
 def _unavailable() -> Response:
-    """Not now; soon."""
+    """Return 503 with a short ``Retry-After``."""
     response = encode_error_response(HTTPStatus.SERVICE_UNAVAILABLE, "Service unavailable")
     response.headers["retry-after"] = str(_RETRY_AFTER_S)
     return response
 
 
 def _too_many(retry_after_s: int = _RETRY_AFTER_S) -> Response:
-    """More than this VM's share (R65)."""
+    """Return 429: this VM exceeds its share (R65)."""
     response = encode_error_response(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests")
     response.headers["retry-after"] = str(retry_after_s)
     return response

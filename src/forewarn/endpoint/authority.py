@@ -1,4 +1,4 @@
-"""Who decides, for an endpoint: the engine of this process, or a control plane elsewhere."""
+"""Interface between an endpoint and its decision maker: the local engine or a remote control plane."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ __all__ = ["Authority"]
 
 
 class Authority(Protocol):
-    """Enables audiences, takes approvals, and says what is shown."""
+    """Source of documents and callers that also enables audiences and accepts approvals."""
 
     @property
     def feed(self) -> Feed:
-        """What is shown now."""
+        """Current documents."""
         ...
 
     @property
     def identity(self) -> Identity:
-        """Who asks."""
+        """Mapping of addresses to VMs."""
         ...
 
     async def enable(self, key: str, scope: str | None) -> None:
-        """The first valid GET of an audience enables the service for it (R67); returns when its document is there.
+        """Enable the service for an audience after its first valid GET (R67); return when its document is available.
 
         Raises:
-            ForewarnError: It cannot be enabled now.
+            ForewarnError: The audience cannot be enabled now.
         """
         ...
 
     async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
-        """Approve events; when this returns, it is on disk (invariant 5).
+        """Approve events; the approval is on disk when this returns (invariant 5).
 
         Raises:
-            ForewarnError: Nothing is known to be approved.
+            ForewarnError: The approval failed, or its outcome is unknown.
         """
         ...

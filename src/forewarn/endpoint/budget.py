@@ -1,4 +1,4 @@
-"""What one VM may have in hand at the endpoint, and what all may have together."""
+"""Budgets for work pending at the endpoint, per VM and for all VMs together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MINUTE_S = 60
 _OFFENDERS_MAX = 1000
 _OFFENDERS_NAMED_MAX = 10
 _APPROVAL_BYTES_MIN = 256
-"""So much does each approval count, however short its body is."""
+"""Minimum that each approval counts towards the budget, however short its body is."""
 
 _AT_WORK = "approvals_at_work_per_vm_max"
 _A_MINUTE = "approval_bytes_per_vm_minute_max"
@@ -34,15 +34,15 @@ _ALL_BODY_BYTES = "body_bytes_max"
 
 
 class OverLimit(Exception):
-    """A request is over a limit.
+    """Raised when a request exceeds a limit.
 
     Args:
-        limit: The setting.
-        retry_after_s: When it may be sent again.
+        limit: Name of the setting.
+        retry_after_s: Seconds after which the request may be sent again.
 
     Attributes:
-        is_shared: Whether it is a limit of all VMs together, so that this one is not to blame.
-        is_read: Whether the body of the request has been read to its end.
+        is_shared: True if all VMs share the limit, so that this VM is not to blame.
+        is_read: True if the body of the request has been read to its end.
     """
 
     def __init__(self, limit: str, retry_after_s: int = 1, *, is_shared: bool = False) -> None:
@@ -54,7 +54,7 @@ class OverLimit(Exception):
 
 
 def limit_of(error: ForewarnError) -> str:
-    """Return the setting that an error names as the limit that was met; empty if it is about something else."""
+    """Return the limit that an error names as exceeded; empty if the error is about something else."""
     limit = error.details.get("limit")
     if isinstance(limit, str):
         return limit
@@ -68,14 +68,14 @@ class _Use:
 
 
 class HeldBody:
-    """The bytes of one body, as they arrive.
+    """Bytes of one body, counted as they arrive.
 
     Args:
-        budgets: Where they are counted.
-        vm: Whose they are.
+        budgets: Budgets that count them.
+        vm: VM that sends them.
 
     Attributes:
-        size_bytes: How many have arrived.
+        size_bytes: Number of bytes received.
     """
 
     def __init__(self, budgets: Budgets, vm: str) -> None:
@@ -85,30 +85,30 @@ class HeldBody:
         self.size_bytes = 0
 
     def add(self, size_bytes: int) -> None:
-        """More has arrived.
+        """Count bytes that have arrived.
 
         Raises:
-            OverLimit: It must not be kept.
+            OverLimit: They must not be kept.
         """
         self.size_bytes += size_bytes
         self._budgets.hold(self._vm, size_bytes)
         self._kept_bytes += size_bytes
 
     def drop(self) -> None:
-        """Nothing of it is kept any more."""
+        """Release the bytes that were kept."""
         kept_bytes, self._kept_bytes = self._kept_bytes, 0
         self._budgets.hold(self._vm, -kept_bytes)
 
 
 class Budgets:
-    """Counts what VMs have in hand.
+    """Counters of pending work per VM.
 
     Args:
-        limits: What they may have.
+        limits: Limits of the endpoint.
 
     Attributes:
-        refused: How often each limit was exceeded.
-        met: Who exceeded them.
+        refused: Number of refusals by limit.
+        met: Log of the VMs and addresses that exceeded a limit.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -124,7 +124,7 @@ class Budgets:
         self.met = LimitLog()
 
     def tick(self, now: datetime, second: float) -> None:
-        """Take over the time, also in seconds of a clock that never goes back; a new minute begins each budget anew."""
+        """Set the time, also as seconds of a monotonic clock; a new minute resets the budgets."""
         self._now, self._second = now, second
         if second >= self._minute_ends_s:
             self._minute_ends_s = second + _MINUTE_S
@@ -133,10 +133,10 @@ class Budgets:
 
     @contextmanager
     def approval(self, vm: str) -> Iterator[None]:
-        """Count an approval of that VM as at work while the block runs.
+        """Count an approval of this VM as pending while the block runs.
 
         Raises:
-            OverLimit: It has too many at work, or has sent too much in this minute.
+            OverLimit: The VM has too many pending, or has sent too much in this minute.
         """
         if self._sent_bytes[vm] >= self._limits.approval_bytes_per_vm_minute_max:
             raise OverLimit(_A_MINUTE, max(1, round(self._minute_ends_s - self._second)))
@@ -152,7 +152,7 @@ class Budgets:
 
     @contextmanager
     def body(self, vm: str) -> Iterator[HeldBody]:
-        """Count the bytes of a body until the block ends, and take them off the VM's budget of this minute."""
+        """Count the bytes of a body until the block ends, and charge them to the VM's budget of this minute."""
         held = HeldBody(self, vm)
         try:
             yield held
@@ -161,10 +161,10 @@ class Budgets:
             held.drop()
 
     def hold(self, vm: str, size_bytes: int) -> None:
-        """Count so many bytes that have to be kept, or fewer if it is negative.
+        """Add bytes to those held for a VM; a negative size releases them.
 
         Raises:
-            OverLimit: That is too much, of this VM or of all; nothing was counted.
+            OverLimit: This VM or all VMs together would hold too much; nothing was counted.
         """
         use = self._uses.setdefault(vm, _Use())
         if use.body_bytes + size_bytes > self._limits.body_bytes_per_vm_max:
@@ -176,16 +176,16 @@ class Budgets:
         self._forget(vm, use)
 
     def spend(self, vm: str, size_bytes: int) -> None:
-        """Take a body of that size off the VM's budget of this minute."""
+        """Charge a body of this size to the VM's budget of this minute."""
         self._sent_bytes[vm] += max(_APPROVAL_BYTES_MIN, size_bytes)
 
     def note(self, limit: str, vm: str, address: str = "") -> None:
         """Count a refusal, for operators.
 
         Args:
-            limit: The setting.
-            vm: Empty for callers that are no VM.
-            address: Source address, which names those.
+            limit: Name of the setting.
+            vm: Name of the VM; empty for unknown callers.
+            address: Source address, which names unknown callers.
         """
         self.refused[limit] += 1
         name = vm or address
@@ -199,7 +199,7 @@ class Budgets:
             self._uses.pop(vm, None)
 
     def _name_offenders(self) -> None:
-        """Log who was refused most since the last time, in a few lines."""
+        """Log the VMs refused most since the last call, in a few lines."""
         worst = sorted(self._offenders.items(), key=lambda item: (-item[1].total(), item[0]))
         for vm, limits in worst[:_OFFENDERS_NAMED_MAX]:
             _log.warning("a vm is over its limits", vm=vm, refused=limits.total(), limits=sorted(limits))

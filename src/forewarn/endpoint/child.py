@@ -1,8 +1,8 @@
-"""The process that answers VMs for `forewarn serve`: `python -m forewarn.endpoint`, started by `endpoint.parent`.
+"""Metadata process of `forewarn serve`: `python -m forewarn.endpoint`, started by `endpoint.parent`.
 
-It is the whole metadata endpoint with an event loop and an interpreter of its own, so that no page, stream or inventory
-of the service can delay an answer. It knows what the service tells it, asks it to approve and to enable, and keeps
-nothing. When the service is gone, it ends.
+It runs the whole metadata endpoint in a separate interpreter with a separate event loop, so that no page, stream or
+inventory of the service can delay a response. It receives its state from the service, passes approvals and enabling
+on to it, and stores nothing. It ends when the service is gone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["Delegation", "Endpoint", "run_child"]
 _DESCRIPTORS_SPARE = 256
 _GC_THRESHOLDS = (50_000, 20, 50)
 _ANSWER_S = 30.0
-"""After so long without an answer a VM is told that the service is away; what it asked for may have been done."""
+"""Time limit for the service's answer; the VM then gets an error, although the request may have been carried out."""
 
 _UNSENT_BYTES_MAX = 8 << 20
 _TOLD_AT_ONCE = 100
@@ -51,17 +51,17 @@ _LOOKED_AT_ONCE = 2000
 
 
 class Delegation:
-    """The authority at the other end of the pipe.
+    """Authority at the other end of the pipe.
 
-    What waits for it is bounded in number, for each VM, and in bytes: one more call is refused, and the VM gets 503.
+    Pending calls are limited in number, per VM, and in bytes: a call over a limit is refused, and the VM gets 503.
 
     Args:
-        pipe: Leads there.
-        begin: The settings.
+        pipe: Pipe to the service.
+        begin: Settings.
 
     Attributes:
-        feed: What is shown.
-        identity: Who asks.
+        feed: Current documents.
+        identity: Mapping of addresses to VMs.
     """
 
     def __init__(self, pipe: Pipe, begin: Begin) -> None:
@@ -75,11 +75,11 @@ class Delegation:
         self._enabling: dict[str, asyncio.Future[Approval | None]] = {}
 
     async def enable(self, key: str, scope: str | None) -> None:
-        """Have an audience enabled; those who ask for the same one share a call.
+        """Have an audience enabled; concurrent requests for the same audience share a call.
 
         Raises:
-            ControlUnreachable: Too much waits already, or there is no answer.
-            ForewarnError: What the service says.
+            ControlUnreachable: Too many calls are pending, or there is no answer.
+            ForewarnError: The service reported an error.
         """
         call = self._enabling.get(key)
         if call is None:
@@ -90,11 +90,11 @@ class Delegation:
         await self._answered(call)
 
     async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
-        """Pass an approval on; when this returns, it is on disk.
+        """Pass an approval on; it is on disk when this returns.
 
         Raises:
-            ControlUnreachable: Too much waits already, or there is no answer.
-            ForewarnError: What the service says.
+            ControlUnreachable: Too many calls are pending, or there is no answer.
+            ForewarnError: The service reported an error.
         """
         vm = approver.vm or ""
         if self._by_vm[vm] >= self._begin.calls_per_vm_max:
@@ -109,7 +109,7 @@ class Delegation:
         return approval
 
     def take(self, answer: messages.Answer) -> None:
-        """Hand an answer to who waits for it."""
+        """Complete the call that waits for this answer."""
         call = self._calls.pop(answer.number, None)
         if call is None or call.done():
             return
@@ -117,7 +117,7 @@ class Delegation:
             call.set_result(answer.approval)
         else:
             call.set_exception(_error(answer.failure))
-            call.exception()  # nobody may be there to take it
+            call.exception()  # retrieve it, since no one may be waiting any more
 
     def _call(self) -> tuple[int, asyncio.Future[Approval | None]]:
         if len(self._calls) >= self._begin.calls_max or self._pipe.unsent_bytes > _UNSENT_BYTES_MAX:
@@ -128,7 +128,7 @@ class Delegation:
         return number, call
 
     async def _answered(self, call: asyncio.Future[Approval | None]) -> Approval | None:
-        """What came of a call. It takes up its place until it is answered, also when nobody waits any longer."""
+        """Return the result of a call. The call stays pending until it is answered, even if no one waits for it."""
         done, _ = await asyncio.wait({call}, timeout=_ANSWER_S)
         if not done:
             msg = f"the service has not answered within {_ANSWER_S:g} s"
@@ -142,11 +142,11 @@ class Delegation:
 
 
 class _ServiceFailure(ForewarnError):
-    """What an error in the service said."""
+    """Error reported by the service."""
 
     def __init__(self, failure: messages.Failure) -> None:
         super().__init__(failure.message, **({"limit": failure.limit} if failure.limit else {}))
-        self.status = failure.status  # type: ignore[misc] # of this one only
+        self.status = failure.status  # type: ignore[misc] # differs by instance
 
 
 def _error(failure: messages.Failure) -> ForewarnError:
@@ -156,12 +156,12 @@ def _error(failure: messages.Failure) -> ForewarnError:
 
 
 class Endpoint:
-    """The metadata endpoint, as the service wants it.
+    """Metadata endpoint controlled by the service.
 
     Args:
-        pipe: Leads to the service.
-        begin: The settings.
-        sockets: Bound already.
+        pipe: Pipe to the service.
+        begin: Settings.
+        sockets: Sockets to listen on, already bound.
     """
 
     def __init__(self, pipe: Pipe, begin: Begin, sockets: Sequence[socket.socket]) -> None:
@@ -183,23 +183,23 @@ class Endpoint:
         self._feed.listeners.append(self._notice)
 
     async def run(self, rest: Sequence[bytes]) -> None:
-        """Answer VMs until the service says so, or is gone.
+        """Answer VMs until the service stops this process, or is gone.
 
         Args:
-            rest: What has arrived from the service already.
+            rest: Messages that have already arrived from the service.
         """
         tasks = {asyncio.create_task(self._listen(rest)), asyncio.create_task(self._report())}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # a bug ends this process, with its trace in the log; the service starts another one
+                task.result()  # a bug ends this process, with its trace in the log; the service starts another
         finally:
-            self._server.abort()  # what the service has not answered is not answered here either
+            self._server.abort()  # requests that wait for the service cannot be answered any more
             for task in (*tasks, *self._tasks):
                 task.cancel()
 
     async def _listen(self, frames: Sequence[bytes]) -> None:
-        """Take what the service says, a little at a time: in between VMs are answered."""
+        """Apply messages from the service, yielding to the VMs in between."""
         while frames or not self._pipe.is_closed:
             for frame in frames:
                 await self._take(messages.decode_from_service(frame))
@@ -224,7 +224,7 @@ class Endpoint:
             case messages.Stop():
                 self._spawn(self._stop(message.grace_s))
             case Begin():
-                pass  # it was the first one
+                pass  # applied at start
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -233,7 +233,7 @@ class Endpoint:
 
     async def _begin_to_answer(self) -> None:
         self._is_listening = True
-        # What lives from the start on is no garbage: never look through it again, since that halts every answer.
+        # Objects made at start are never garbage. Freeze them, since every scan of them would halt all responses.
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
@@ -257,7 +257,7 @@ class Endpoint:
             self._revision = None
 
     def _declare_at_once(self, part: messages.Declare) -> None:
-        """Take over a change that came in one part: it costs what differs."""
+        """Apply a change that came in one part, at a cost proportional to the change."""
         find_vm, find_scope = self._identity.declared, self._identity.find_scope
         vms = (find_vm(name) for name in (*part.removed_vms, *(vm.name for vm in part.vms)))
         scopes = (find_scope(name) for name in (*part.removed_scopes, *(scope.name for scope in part.scopes)))
@@ -272,7 +272,7 @@ class Endpoint:
         await self._tell_who_asked(self._feed.asked_in_parts(_LOOKED_AT_ONCE))
         self._pipe.close()
 
-    # Who asked
+    # Last requests
 
     def _notice(self, document: Document) -> None:
         if document.items:
@@ -281,7 +281,7 @@ class Endpoint:
             self._announced.discard(document.audience.key)
 
     async def _report(self) -> None:
-        """Tell who asked: each second of those with events to see, now and then of all."""
+        """Report last requests: every second for audiences with events, every `report_s` for all."""
         left_s = self._begin.report_s
         while True:
             pause_s = min(_LOOK_S, self._begin.report_s)
@@ -296,7 +296,7 @@ class Endpoint:
             await self._tell_who_asked(parts)
 
     async def _tell_who_asked(self, parts: Iterable[dict[str, datetime]]) -> None:
-        """Tell what is new. A service that takes nothing is told later: the newest moment is all that counts."""
+        """Send the changed times. If the service reads slowly this waits, since only the latest time matters."""
         for part in parts:
             news = {key: at for key, at in part.items() if self._reported.get(key) != at}
             if news:
@@ -305,7 +305,7 @@ class Endpoint:
                 self._reported |= news
             await asyncio.sleep(0)
 
-    # What was counted
+    # Counters
 
     async def _count(self, asked: messages.Report) -> None:
         requests = self._journal.since(asked.requests_after)
@@ -331,21 +331,21 @@ async def _run(channel: socket.socket, sockets: Sequence[socket.socket]) -> None
     pipe = await Pipe.over(channel)
     frames = await pipe.receive()
     if not frames:
-        return  # the service has ended before it began
+        return  # the service ended before it sent the settings
     begin = messages.decode_from_service(frames[0])
-    assert isinstance(begin, Begin)  # noqa: S101 - the service says this first
+    assert isinstance(begin, Begin)  # noqa: S101 - always the first message
     raise_descriptor_limit(begin.limits.connections_max + _DESCRIPTORS_SPARE)
     await Endpoint(pipe, begin, sockets).run(frames[1:])
 
 
 def run_child(arguments: Sequence[str]) -> None:
-    """Answer VMs until the service ends or says so.
+    """Answer VMs until the service ends or stops this process.
 
     Args:
-        arguments: Descriptors: that of the pipe, then those of the sockets to listen on.
+        arguments: File descriptors: the pipe, then the sockets to listen on.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # a terminal or an init sends it to all; the service says when to end
+        signal.signal(number, signal.SIG_IGN)  # terminals and inits signal every process; the service ends this one
     channel, *listening = (socket.socket(fileno=int(number)) for number in arguments)
     configure_logging()
     gc.disable()

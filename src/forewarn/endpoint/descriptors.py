@@ -1,4 +1,4 @@
-"""How many connections a process may hold open."""
+"""File descriptor limit of the process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["raise_descriptor_limit"]
 
 
 def raise_descriptor_limit(wanted: int) -> None:
-    """Ask for room for so many connections; the machine's hard limit stands."""
+    """Raise the soft limit on open files to `wanted`, or to the hard limit if that is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft < most:

@@ -1,13 +1,13 @@
-"""The hot path: the same bytes in, the same bytes out.
+"""Hot path: answers known request bytes with prepared response bytes.
 
-Every VM asks once a second, for years, with the same bytes. So a connection first looks its bytes up among requests
-that the full parser has understood before, and answers a known one with the caller's current document, ready made.
-Anything else goes to uvicorn's httptools protocol and the app; the app tells us afterwards when such a request was a
-plain one (`Connection.learn`).
+Every VM polls once a second, for years, with the same bytes. So a connection first looks up the received bytes among
+requests that the full parser has accepted before, and answers a known one with the caller's current document, already
+encoded. Anything else goes to uvicorn's httptools protocol and the app; afterwards the app reports a plain request
+through `Connection.learn`.
 
-What is remembered says only which version is asked for. Whose document is answered follows from the connection, so no
-request can be made to show another VM's. A request that the app would answer with anything but a plain 200 is never
-remembered.
+The memo records only the requested version and whether to close the connection. The document depends on the
+connection's caller, so no request can show another VM's document. A request that the app would not answer with a
+plain 200 is never remembered.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["Connection", "HttpProtocol"]
 _CANDIDATE_BYTES_MAX = 2048
 _SHARES = 32
 _SHARE_MIN = 16
-"""One VM may have that part of the connections that are free, but always so many while there are any."""
+"""A VM may hold 1/`_SHARES` of the free connections, and at least `_SHARE_MIN` while any are free."""
 
 
 class _Refusal(NamedTuple):
-    """An answer that no app gives; the lines with the time stand between the two parts (R8)."""
+    """A response sent without the app; the `Date` and `Server` lines go between the two parts (R8)."""
 
     status: int
     line: bytes
@@ -61,26 +61,26 @@ _REFUSALS = {Fault.MALFORMED: _MALFORMED, Fault.TOO_LARGE: _TOO_LARGE, Fault.TOO
 
 
 class HttpProtocol(GuardedProtocol):
-    """The guarded protocol behind a `Connection`, which gives its refusals."""
+    """Guarded protocol behind a `Connection`; the connection writes its refusals."""
 
     def refuse(self, fault: Fault) -> None:
         self.app_state["connection"].refuse(_REFUSALS[fault])
 
     def on_headers_complete(self) -> None:
-        # A whole URL is what a client sends to a proxy; ASGI's scope keeps its path alone.
+        # The ASGI scope keeps only the path. The journal records the target as sent, which may be an absolute URL.
         self.scope["state"]["target"] = self.url
         super().on_headers_complete()
 
 
 class Connection(asyncio.Protocol):
-    """One connection of a VM.
+    """One connection from a VM.
 
     Attributes:
-        caller: The VM behind it; None for nobody we know.
-        peer: Its source address.
-        is_lost: Whether the other side is gone.
-        held: What a held request waits for; done when the connection is lost.
-        listening: What it came in by.
+        caller: VM behind the connection; None if unknown.
+        peer: Source address; empty for a Unix socket.
+        is_lost: True once the connection has ended.
+        held: Future of a held request, done at the latest when the connection is lost; None if there is none.
+        listening: `Listening` that accepted the connection.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
         "stuck_s",
     )
 
-    def __init__(  # noqa: PLR0913 - what its listener knows
+    def __init__(  # noqa: PLR0913 - supplied by its listener
         self,
         traffic: Traffic,
         identity: Identity,
@@ -132,19 +132,21 @@ class Connection(asyncio.Protocol):
         self.receiving_s: float | None = None
         self.stuck_s: float | None = None
 
-    # What the transport calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's own is no subclass of it
+        transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
         self._transport = transport
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if peername else ""
         self.caller = None if self._vm else self._identity.resolve(self.peer, "")
+        # Most callers are found by the source address alone; the local address is read only if it is needed.
         if self.caller is None:
             self._find_caller()
         connections = self._server_state.connections
         limit = self._limit_reached(len(connections))
         if limit:
+            # Return before counting: `connection_lost` uncounts only the connections in the set.
             self._traffic.connections_refused += 1
             self._traffic.budgets.note(limit, "" if self.caller is None else self.caller.vm.name, self.peer)
             self.refuse(_BUSY)
@@ -152,16 +154,19 @@ class Connection(asyncio.Protocol):
         if self._traffic.faults.in_force and self.is_cut_off():
             return
         self._count(1)
-        connections.add(self)  # type: ignore[arg-type] # the set holds whatever has a shutdown method
+        connections.add(self)  # type: ignore[arg-type] # the set accepts any object with a `shutdown` method
 
     def data_received(self, data: bytes) -> None:
         inner = self._inner
         caller = self.caller
         if self._traffic.faults.in_force:
+            # No fast path while a fault is in force: the app decides for each request whether the fault strikes.
             if self.is_cut_off():
                 return
+        # The parser must be idle: known bytes may also be part of a body, and responses must keep the request order.
         elif caller is not None and (inner is None or inner.is_idle):
             known = self._traffic.memo.get(data)
+            # A caller that an inventory change has retired has no replies, so the slow path resolves it again.
             replies = caller.channel.replies
             if known is not None and replies:
                 traffic = self._traffic
@@ -180,9 +185,9 @@ class Connection(asyncio.Protocol):
         self._receive_slowly(data)
 
     def eof_received(self) -> bool:
-        """The client will send no more, but may wait for an answer that is being worked on: then give it, and close.
+        """Finish the response in progress after the client has shut down its sending side, then close.
 
-        Most who do this are gone, so nothing is held for them any longer.
+        Most such clients are gone, so a held request is released at once.
         """
         inner = self._inner
         if inner is None or not inner.has_whole:
@@ -201,7 +206,7 @@ class Connection(asyncio.Protocol):
             self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client takes no more: read no more of it either, so that nothing piles up."""
+        """Stop reading from a client that does not take its responses, so that nothing piles up."""
         self.stuck_s = self._traffic.second
         self._transport.pause_reading()
         if self._inner is not None:
@@ -210,51 +215,55 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.stuck_s = None
         inner = self._inner
+        # The parser may have paused reading too, because the app has yet to take a body.
         if not self._transport.is_closing() and (inner is None or not inner.flow.read_paused):
             self._transport.resume_reading()
         if inner is not None:
             inner.resume_writing()
 
-    # What the app calls
+    # Called by the app
 
     def learn(self, version: int) -> None:
-        """The request being answered was a plain GET of that version: answer its like from memory."""
+        """Remember the request being answered as a plain GET of this version, to be answered by the fast path."""
         caller, inner = self.caller, self._inner
+        # More bytes that arrived meanwhile have cleared the candidate, so it belongs to this request.
         if self._candidate is not None and caller is not None and inner is not None:
             self._traffic.learn(self._candidate, version, closes=not inner.stays_open, vm=caller.vm.name)
 
     def current_caller(self) -> Caller | None:
-        """The VM behind this connection, as the inventory has it now."""
+        """Return the VM behind this connection according to the current inventory; None if unknown."""
         if not self.is_lost and (self.caller is None or not self.caller.is_current):
+            # Move the count from the old caller, or from the unknown addresses, to the new one.
             self._count(-1)
             self._find_caller()
             self._count(1)
         return self.caller
 
     def write(self, content: bytes) -> None:
-        """Write bytes past the app: for answers that go wrong on purpose."""
+        """Write bytes without the app, for faulty responses."""
         if not self.is_lost:
             self._transport.write(content)
 
     def end(self) -> None:
-        """Close once everything is written."""
+        """Close after everything has been written."""
         self._transport.close()
 
     def reset(self) -> None:
-        """End the connection so that the other side sees a reset, not an end."""
+        """End the connection with a TCP reset instead of a normal close."""
         sock = self._transport.get_extra_info("socket")
         if sock is not None:
+            # With a linger time of 0 the kernel drops unsent bytes and sends RST instead of FIN.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
     async def wait_until_lost(self) -> None:
-        """Return when the connection has ended."""
+        """Wait until the connection has ended."""
         if not self.is_lost:
             self.held = self._loop.create_future()
             await self.held
 
     def is_cut_off(self) -> bool:
-        """Whether a fault has reset this connection."""
+        """Reset this connection if a fault says so; return True if it did."""
         vm = "" if self.caller is None else self.caller.vm.name
         fault = self._traffic.faults.strike(vm, "", Place.CONNECTION)
         if fault is None:
@@ -263,10 +272,10 @@ class Connection(asyncio.Protocol):
         self.reset()
         return True
 
-    # What the server calls
+    # Called by the server
 
     def shutdown(self) -> None:
-        """The service stops: close now, or after the answer that is being worked on."""
+        """Close now, or after the response in progress, because the service stops."""
         if self._inner is None or not self._inner.has_whole:
             self._transport.close()
         else:
@@ -274,22 +283,23 @@ class Connection(asyncio.Protocol):
             self._release()
 
     def abort(self) -> None:
-        """The service has waited long enough."""
+        """Close at once, without waiting for a response in progress."""
         self._transport.abort()
 
     def refuse(self, refusal: _Refusal) -> None:
-        """Give that answer, and close."""
+        """Send this refusal and close."""
         self._traffic.outcomes["other", "other", refusal.status] += 1
         self._note(refusal.status)
         self._transport.write(refusal.line + self._traffic.stamp + refusal.rest)
         self._transport.close()
 
     def sweep(self, second: float) -> None:
-        """Close what is overdue: a request that does not come to its end, an answer not taken, an idle connection."""
+        """Close the connection if it is overdue: a request incomplete, a response not taken, or idle for too long."""
         limits = self._traffic.limits
         inner = self._inner
         if self.stuck_s is None and self._transport.is_closing():
-            self.stuck_s = second  # what was written last is not taken either
+            self.stuck_s = second  # a closing transport lives on until the client has taken the last bytes
+        # The checks run once a second, so a limit may be exceeded by a tick or two.
         if self.stuck_s is not None and second - self.stuck_s > limits.request_timeout_s:
             self._transport.abort()
         elif inner is not None and inner.is_receiving:
@@ -304,23 +314,25 @@ class Connection(asyncio.Protocol):
             elif second - self.active_s > limits.idle_timeout_s:
                 self._transport.close()
 
-    # The slow way
+    # Slow path
 
     def _receive_slowly(self, data: bytes) -> None:
         inner = self._inner
+        # Created on first use: a connection that sends only known requests never needs a parser.
         if inner is None:
             inner = self._inner = HttpProtocol(self._config, self._server_state, {"connection": self}, _loop=self._loop)
             inner.header_size_bytes_max = self._traffic.limits.header_size_bytes_max
             inner.connection_made(self._transport)
-            self._server_state.connections.discard(inner)  # this connection stands for it
+            self._server_state.connections.discard(inner)  # `self` is in the set already
         self.active_s = self._traffic.second
         was_idle, begun = inner.is_idle, inner.begun
         inner.data_received(data)
+        # Only a chunk that holds exactly one whole request may be remembered: the memo is looked up by chunk.
         is_one_request = was_idle and inner.begun == begun + 1 and not inner.is_receiving
         self._candidate = data if is_one_request and len(data) <= _CANDIDATE_BYTES_MAX else None
 
     def _note(self, status: int, fault: str = "") -> None:
-        """Write a request into the journal that no app has seen."""
+        """Record in the journal a request that did not reach the app."""
         journal = self._traffic.journal
         if journal is not None:
             journal.note(
@@ -337,11 +349,12 @@ class Connection(asyncio.Protocol):
             )
 
     def _release(self) -> None:
-        """End what is held."""
+        """Release a held request."""
         if self.held is not None and not self.held.done():
             self.held.set_result(None)
 
     def _give_up(self, inner: HttpProtocol) -> None:
+        # A refusal written while an older response is due would be taken for that response.
         if not self._transport.is_closing() and inner.is_answerable:
             self.refuse(_TOO_SLOW)
         else:
@@ -356,7 +369,7 @@ class Connection(asyncio.Protocol):
             self.caller = self._identity.resolve(self.peer, self.local)
 
     def _limit_reached(self, open_count: int) -> str:
-        """The setting that leaves no room for another connection of this caller; empty: there is room."""
+        """Return the setting that forbids another connection of this caller; empty if there is room."""
         limits, traffic = self._traffic.limits, self._traffic
         free = limits.connections_max - open_count
         if free <= 0:
@@ -364,9 +377,10 @@ class Connection(asyncio.Protocol):
         if self.caller is None:
             if traffic.unknown_connections[self.peer] >= limits.connections_per_unknown_address_max:
                 return "connections_per_unknown_address_max"
-            counted = traffic.unknown_connections.total()
+            counted = traffic.unknown_connections.total()  # all unknown callers together have the share of one VM
         else:
             counted = self.caller.connections
+        # Shares shrink as connections fill up, so one VM alone cannot take them all.
         share = min(limits.connections_per_vm_max, max(_SHARE_MIN, free // _SHARES))
         return "connections_per_vm_max" if counted >= share else ""
 

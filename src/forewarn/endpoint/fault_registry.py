@@ -1,6 +1,6 @@
-"""The faults in force: what goes wrong on purpose, for whom, and for how long.
+"""Registry of the injected faults in force.
 
-They live in the memory of the service: after a restart everything is well again.
+It is kept in memory only, so a restart clears all faults.
 
 Spec: R66
 """
@@ -23,15 +23,15 @@ _METHODS = ("GET", "POST")
 
 @dataclass(slots=True)
 class Faults:
-    """The faults of one service.
+    """Faults of one service.
 
     Args:
-        clock: Ends those that have an end.
-        most: How many may be in force at the same time.
-        seed: What is left to chance by `Fault.rate` follows from it.
+        clock: Clock that expires faults with an end.
+        most: Maximum number of faults in force.
+        seed: Seed of the random choice by `Fault.rate`.
 
     Attributes:
-        in_force: By number, oldest first; some may be about to end. For a quick look whether there is any.
+        in_force: Faults by number, oldest first, for a quick check; some may be due to expire.
     """
 
     clock: Clock
@@ -42,15 +42,15 @@ class Faults:
     _rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self._rng = random.Random(self.seed)  # noqa: S311 - meant to be foreseeable
+        self._rng = random.Random(self.seed)  # noqa: S311 - deterministic on purpose
 
     @property
     def all(self) -> tuple[Fault, ...]:
-        """Those in force, oldest first."""
+        """Faults in force, oldest first."""
         self._expire()
         return tuple(self.in_force.values())
 
-    def inject(  # noqa: PLR0913 - what a fault is made of
+    def inject(  # noqa: PLR0913 - the parts of a fault
         self,
         kind: str,
         *,
@@ -61,20 +61,20 @@ class Faults:
         lasts: timedelta | None = None,
         delay: timedelta | None = None,
     ) -> Fault:
-        """Put a fault into force; of several that fit a request, the oldest strikes.
+        """Put a fault into force; if several match a request, the oldest strikes.
 
         Args:
             kind: Name of a row of `FAULTS`.
-            vms: Whose requests; empty: everybody's.
-            method: Only ``GET`` or only ``POST``; empty: both.
-            count: For so many requests; None: any number.
-            rate: For that part of the requests.
-            lasts: For that time; None: until it is cleared.
-            delay: How long it takes; None: as long as the kind says.
+            vms: Names of the VMs whose requests it strikes; empty for all.
+            method: HTTP method, ``GET`` or ``POST``; empty for both.
+            count: Number of requests to strike; None if unlimited.
+            rate: Share of the requests to strike, above 0 and up to 1.
+            lasts: Time until it ends; None until it is cleared.
+            delay: Duration of its delay; None for the default of the kind.
 
         Raises:
-            InvalidRequest: There is no such kind, or a number makes no sense.
-            LimitExceeded: There are too many already.
+            InvalidRequest: The kind does not exist, or an argument is out of range.
+            LimitExceeded: Too many faults are in force.
         """
         row = FAULTS.get(kind)
         if row is None:
@@ -100,13 +100,13 @@ class Faults:
         return fault
 
     def clear(self, fault_id: int | None = None) -> int:
-        """End one fault, or all.
+        """End one fault; all if `fault_id` is None.
 
         Returns:
-            How many ended.
+            Number of faults ended.
 
         Raises:
-            NotFound: There is none of that number.
+            NotFound: No fault with that number is in force.
         """
         self._expire()
         if fault_id is None:
@@ -119,7 +119,7 @@ class Faults:
         return 1
 
     def strike(self, vm: str, method: str, *places: Place) -> Fault | None:
-        """The fault that strikes this request at one of these places; None: all is well. It counts as struck."""
+        """Return the fault that strikes this request at one of these places, and count it; None if there is none."""
         if not self.in_force:
             return None
         self._expire()
@@ -142,7 +142,7 @@ class Faults:
             del self.in_force[fault.id]
 
 
-def _check(  # noqa: PLR0913 - everything that `inject` is given
+def _check(  # noqa: PLR0913 - the arguments of `inject`
     kind: FaultKind,
     method: str,
     count: int | None,

@@ -1,10 +1,10 @@
-"""What `forewarn serve` and its metadata process say to each other, and the bytes of it.
+"""Messages between `forewarn serve` and its metadata process, and their encoding.
 
-The values of the core travel as they are: msgspec writes and reads frozen dataclasses by itself. What no endpoint needs
-is left out: the VMs that a maintenance holds, which may be thousands, and what is as a field's default says it.
+Values of the core are sent as they are: msgspec encodes frozen dataclasses natively. Fields that no endpoint needs are
+left out, such as the VMs of a maintenance, which may be thousands; so are fields with their default value.
 
-One ordered stream leads each way. So whatever a message implies has been said before it: the documents that an approval
-changed arrive before the answer to that approval.
+There is one ordered stream in each direction, so a message arrives after everything it depends on: the documents that
+an approval changed arrive before the answer to that approval.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ __all__ = [
 
 
 class _Message(msgspec.Struct, array_like=True, tag=True):
-    """One message; its class is its first element."""
+    """Base of all messages; the class is encoded as the first element."""
 
 
 # From the service to the metadata process
 
 
 class Begin(_Message):
-    """The settings; sent once, before anything else.
+    """Settings, sent once before any other message.
 
     Attributes:
-        limits: Of the listener.
-        dialect: The switches of the metadata protocol.
-        any_caller_is: As the setting of that name.
-        first_answer_delay_s: How long an enabling GET is held (R67).
-        report_s: Seconds from one report of who has asked to the next.
-        requests_kept: Requests that the journal keeps; 0: none.
-        requests_before: Number of the last request that was written down before this process began.
-        calls_max: Approvals and first requests that may wait for the service; one more is refused.
-        calls_per_vm_max: The same, of one VM.
+        limits: Limits of the listener.
+        dialect: Switches of the metadata protocol.
+        any_caller_is: Value of the setting `any_caller_is`.
+        first_answer_delay_s: Delay of the response to an enabling GET, in seconds (R67).
+        report_s: Interval between reports of the last requests of all audiences, in seconds.
+        requests_kept: Number of requests that the journal keeps; 0 for none.
+        requests_before: Number of the last request recorded before this process began.
+        calls_max: Maximum number of approvals and first requests that wait for the service.
+        calls_per_vm_max: Maximum number of approvals of one VM that wait for the service.
     """
 
     limits: Limits
@@ -83,14 +83,14 @@ class Begin(_Message):
 
 
 class Declare(_Message):
-    """Part of what has changed in the inventory. The parts take effect together, with the last one.
+    """Part of an inventory change. All parts take effect together, with the last one.
 
     Attributes:
-        vms: New or changed ones.
-        scopes: As `vms`.
-        removed_vms: Names of VMs that are declared no more.
-        removed_scopes: Of scopes.
-        is_last: Whether this is the last part.
+        vms: New or changed VMs.
+        scopes: New or changed scopes.
+        removed_vms: Names of VMs that are no longer declared.
+        removed_scopes: Names of scopes that are no longer declared.
+        is_last: True for the last part.
     """
 
     vms: list[VirtualMachine] = []
@@ -101,13 +101,13 @@ class Declare(_Message):
 
 
 class Show(_Message):
-    """Documents that have changed, the newest of each audience."""
+    """Changed documents, the latest of each audience."""
 
     documents: list[Document]
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
-    """Why something was not done: what an error of ours says; with the name of the limit that was met, if one was."""
+    """Error of the service: status, message, and the name of the limit that was exceeded, if any."""
 
     status: int
     message: str
@@ -115,12 +115,12 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Answer(_Message):
-    """What came of a call.
+    """Result of a call.
 
     Attributes:
-        number: Of the call.
-        approval: For an approval that was decided.
-        failure: For a call that failed.
+        number: Number of the call.
+        approval: Decision on an approval; None for other calls and failures.
+        failure: Error of a failed call; None if it succeeded.
     """
 
     number: int
@@ -129,20 +129,20 @@ class Answer(_Message):
 
 
 class Sync(_Message):
-    """Answer this once everything before it has taken effect. VMs are answered from the first one on."""
+    """Request to reply once all earlier messages have taken effect. The first one makes the process accept VMs."""
 
     number: int
 
 
 class Report(_Message):
-    """Say what was counted, and which requests were written down since that number."""
+    """Request for the counters, and for the requests recorded after number `requests_after`."""
 
     number: int
     requests_after: int
 
 
 class Stop(_Message):
-    """Accept no more, answer what is under way within that time, and end."""
+    """Request to stop: accept no connections, finish pending responses within `grace_s`, and end."""
 
     grace_s: float
 
@@ -151,7 +151,7 @@ class Stop(_Message):
 
 
 class Enable(_Message):
-    """A VM of an audience has asked for the first time (R67)."""
+    """First request of a VM of an audience (R67)."""
 
     number: int
     key: str
@@ -159,7 +159,7 @@ class Enable(_Message):
 
 
 class Approve(_Message):
-    """A VM approves events."""
+    """Approval of events by a VM."""
 
     number: int
     event_ids: tuple[str, ...]
@@ -167,29 +167,29 @@ class Approve(_Message):
 
 
 class Asked(_Message):
-    """When audiences asked last (R69)."""
+    """Time of the last request of each audience (R69)."""
 
     moments: dict[str, datetime]
 
 
 class Told(_Message):
-    """Requests that were written down, oldest first."""
+    """Requests recorded in the journal, oldest first."""
 
     requests: list[JournalEntry]
 
 
 class Counted(_Message):
-    """What was counted since this process began.
+    """Counters since this process began.
 
     Attributes:
-        number: Of the question.
-        fast: GETs that the hot path answered, by version.
-        outcomes: Requests that the app answered: version, method, status, how many.
-        unknown_callers: Requests of callers that are no VM.
-        connections_refused: Connections over a limit.
-        connections: Connections that are open now.
-        over_limit: Requests and connections over a limit of their VM's, by setting.
-        limits_met: Who was over a limit since the last of these messages.
+        number: Number of the `Report` that this answers.
+        fast: GETs answered by the hot path, by version.
+        outcomes: Requests answered by the app: version, method, status, count.
+        unknown_callers: Requests of callers that are not a VM.
+        connections_refused: Connections refused over a limit.
+        connections: Open connections.
+        over_limit: Requests and connections over a limit, by setting.
+        limits_met: VMs and addresses that exceeded a limit since the previous message of this kind.
     """
 
     number: int
@@ -203,7 +203,7 @@ class Counted(_Message):
 
 
 class Synced(_Message):
-    """Everything before that `Sync` has taken effect."""
+    """Reply to a `Sync`: all messages before it have taken effect."""
 
     number: int
 
@@ -229,8 +229,8 @@ def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
 _FIELDS = {kind: _defaults(kind) for kind in (VirtualMachine, Scope, Maintenance)}
 
 
-def sparse(value: VirtualMachine | Scope | Maintenance) -> Any:  # noqa: ANN401 - a map that is read as the same kind
-    """The fields that an endpoint needs and that differ from their defaults."""
+def sparse(value: VirtualMachine | Scope | Maintenance) -> Any:  # noqa: ANN401 - a map that decodes as the same class
+    """Return the fields that an endpoint needs and that differ from their defaults."""
     shown: dict[str, Any] = {}
     for name, default in _FIELDS[type(value)]:
         field = getattr(value, name)
@@ -240,7 +240,7 @@ def sparse(value: VirtualMachine | Scope | Maintenance) -> Any:  # noqa: ANN401 
 
 
 def show(documents: Iterable[Document]) -> Show:
-    """The message that shows these documents."""
+    """Return the message that shows these documents."""
     shown: Any = [
         {"audience": each.audience, "items": [(event, sparse(maintenance)) for event, maintenance in each.items]}
         for each in documents

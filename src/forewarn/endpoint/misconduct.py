@@ -1,4 +1,4 @@
-"""How an answer goes wrong on purpose: what a fault makes of it, and of its bytes."""
+"""Faulty responses: distortions of the status, the document and the bytes on the wire."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _RETRIED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILAB
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer before it is sent.
+    """Response before it is sent.
 
     Attributes:
-        headers: Without the time and the length.
+        headers: Headers without date, server and length.
     """
 
     status: int
@@ -46,7 +46,7 @@ class Answer:
 
 
 def refuse(fault: Fault) -> Answer:
-    """The answer of a fault that is a status."""
+    """Return the response of a fault that is a status."""
     status = HTTPStatus(int(fault.kind.name))
     headers = {"content-type": imds.CONTENT_TYPE}
     if status in _RETRIED:
@@ -58,12 +58,12 @@ def refuse(fault: Fault) -> Answer:
 
 
 def distort(fault: Fault, answer: Answer, before: Answer | None) -> Answer:
-    """What a fault makes of a document.
+    """Return the response with its document distorted by a fault.
 
     Args:
-        fault: Strikes documents.
-        answer: As it should be.
-        before: The document before this one; None: there was none.
+        fault: Fault of the place `DOCUMENT`.
+        answer: Correct response.
+        before: Response with the previous document; None if there was none.
     """
     if fault.kind.name == "stale":
         return before or answer
@@ -126,17 +126,17 @@ _DISTORTIONS: dict[str, Callable[[Answer], Answer]] = {
 # Bytes
 
 WHOLE = frozenset({"answered-twice", "slow-body", "slow-headers"})
-"""Faults of the bytes that leave a patient client with the whole answer."""
+"""Faults of the bytes that still let a patient client receive the whole response."""
 
 
 async def send_badly(connection: Connection, fault: Fault, answer: Answer, stamp: bytes) -> None:
-    """Write an answer as that fault has it, and end the connection; returns when it has ended.
+    """Write a response with this fault, end the connection, and wait until it has ended.
 
     Args:
-        connection: Nothing of an answer has been written to it.
-        fault: Strikes bytes.
-        answer: What should have been sent.
-        stamp: The header lines that tell the time.
+        connection: Connection to which no part of a response has been written.
+        fault: Fault of the place `BYTES`.
+        answer: Correct response.
+        stamp: Header lines with the date and the server.
     """
     phrase = HTTPStatus(answer.status).phrase
     lines = [f"{name}: {value}" for name, value in answer.headers.items()]
@@ -164,7 +164,7 @@ async def send_badly(connection: Connection, fault: Fault, answer: Answer, stamp
 
 
 async def _drip(connection: Connection, content: bytes, span_s: float) -> None:
-    """Byte by byte over that time, the last at its end."""
+    """Write the content byte by byte over `span_s` seconds, the last byte at the end."""
     for number in range(len(content)):
         if connection.is_lost:
             return

@@ -1,7 +1,7 @@
-"""The service's side of its metadata process: starts it, keeps it informed, answers it, and starts it again.
+"""Service side of the metadata process: starts it, sends it updates, answers its calls, and restarts it.
 
-What the process is told leaves in one ordered stream. Documents that wait for a process that takes nothing are kept
-once for each audience, and where too much waits everything is told anew: nothing here grows without end.
+Updates leave in one ordered stream. While the process does not read, only the latest document of each audience is
+kept, and when too many updates wait, a full snapshot replaces them: the queue is bounded.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ __all__ = ["MetadataProcess", "ProcessTerms"]
 _log = structlog.get_logger("forewarn.endpoint")
 
 _SYNC_S = 1.0
-"""How long an answer to an operator waits for the metadata process to have heard of it."""
+"""Maximum time for which an answer to an operator waits for the metadata process to apply the change."""
 
 _START_S = 600.0
-"""For the first process to know everything; a million VMs take a while on a busy machine."""
+"""Time limit for a process to receive its whole state; a million VMs take a while on a busy machine."""
 
 _END_S = 1.0
-"""After its time for answers under way: for the process to end before it is killed."""
+"""Time for the process to end, after its grace period for pending responses, before it is killed."""
 
 _PAUSE_FIRST_S = 0.1
 _PAUSE_MOST_S = 5.0
 _LIVED_S = 30.0
-"""A process that lived so long is started again without a longer pause than the first."""
+"""Lifetime after which the pause before a restart is reset to the first one."""
 
 _TOLD_AT_ONCE = 100
 _COMPARED_AT_ONCE = 2000
 _WAITING_MAX = 1000
 _INVENTORIES_MAX = 2
 _CHECKS = 6
-"""How often the process is checked within the time that it may be silent.
+"""Number of liveness checks within `silence_max_s`.
 
-All of them have to fail, so the process is not killed because the whole machine was suspended: that fails one check.
+All of them must fail. So a suspended machine does not get the process killed: that fails only one check.
 """
 
 _QUESTIONS_MAX = 100
-"""Of a process that does not answer."""
+"""Maximum number of pending questions to a process that does not answer."""
 
 _NOT_HANDED_ON = ("FOREWARN_", "PG", "OTEL_")
-"""How variables begin that may hold secrets: whoever takes over the process that VMs talk to finds none there."""
+"""Prefixes of environment variables that may hold secrets: an attacker who takes over the process must find none."""
 
 T = TypeVar("T")
 Declared = tuple[dict[str, VirtualMachine], dict[str, Scope]]
@@ -74,10 +74,10 @@ _Item = dict[str, Document] | Declared | InventoryDelta | bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessTerms:
-    """The settings of the metadata process (see `messages.Begin`), and how long it may be silent.
+    """Settings of the metadata process; see `messages.Begin`.
 
     Attributes:
-        silence_max_s: A process that sends nothing for this long is killed and replaced.
+        silence_max_s: Time without a message, in seconds, after which the process is killed and replaced.
     """
 
     any_caller_is: str = ""
@@ -90,23 +90,23 @@ class ProcessTerms:
 
 
 class MetadataProcess:
-    """A process that answers VMs, as seen by the service that it belongs to.
+    """Handle of the service on the process that answers VMs.
 
     Args:
-        terms: What it is told at its start.
-        feed: What is shown. Takes over who asked.
-        identity: Who asks.
-        enable: Enables audiences; see `Authority`.
-        approve: Carries approvals out.
-        traffic: Takes over what the process counts.
-        journal: Takes over the requests that it writes down.
+        terms: Settings sent to the process at its start.
+        feed: Current documents; receives the times of last requests.
+        identity: Mapping of addresses to VMs.
+        enable: Callable that enables audiences; see `Authority`.
+        approve: Callable that handles approvals.
+        traffic: Receives the counters of the process.
+        journal: Receives the requests that the process records.
 
     Attributes:
-        connections: Open connections of VMs, as last heard.
-        restarts: How often it was started again after it had ended by itself.
+        connections: Number of open connections of VMs, as last reported.
+        restarts: Number of restarts after the process ended unexpectedly.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of the service that it works for
+    def __init__(  # noqa: PLR0913 - the parts of the service that it serves
         self,
         terms: ProcessTerms,
         *,
@@ -143,17 +143,17 @@ class MetadataProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's id; None while there is none."""
+        """Process id; None while there is no process."""
         return None if self._started is None else self._started[0].pid
 
-    # Its life
+    # Life cycle
 
     @asynccontextmanager
     async def started(self, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
-        """Have a process begin, which takes a while; it is gone when the block ends.
+        """Start a process, which takes a while to be ready, and make sure that it has ended when the block ends.
 
         Args:
-            sockets: Bound already; they stay open here, so that connections wait while it is started again.
+            sockets: Bound sockets; they stay open here, so that connections wait during a restart.
         """
         self._sockets = sockets
         self._started = self._start()
@@ -165,7 +165,7 @@ class MetadataProcess:
 
     @asynccontextmanager
     async def answering(self, grace_s: float) -> AsyncIterator[None]:
-        """VMs are answered until the block ends; then what is under way has `grace_s` seconds.
+        """Have VMs answered until the block ends; pending responses then have `grace_s` seconds.
 
         Raises:
             ServerError: The process ends before it answers.
@@ -196,18 +196,18 @@ class MetadataProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             numbers = [theirs.fileno(), *(sock.fileno() for sock in self._sockets)]
-            process = subprocess.Popen(  # noqa: S603 - this very program
+            process = subprocess.Popen(  # noqa: S603 - this same program
                 [sys.executable, "-P", "-m", "forewarn.endpoint", *map(str, numbers)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={name: value for name, value in os.environ.items() if not name.startswith(_NOT_HANDED_ON)},
                 pass_fds=numbers,
-                process_group=0,  # what a terminal sends to all is for the service to hear
+                process_group=0,  # signals from a terminal are for the service only
             )
         return process, ours
 
     async def _end(self, process: subprocess.Popen[bytes], ours: socket.socket, timeout_s: float) -> int:
-        """Make sure that it is gone; hands back its exit status."""
+        """Make sure that the process has ended, and return its exit status."""
         self._started = None
         ours.close()
         try:
@@ -217,7 +217,7 @@ class MetadataProcess:
             return await asyncio.to_thread(process.wait)
 
     async def _keep(self, ready: asyncio.Future[bool]) -> None:
-        """Have a process answer, and another one when it ends, until the service stops."""
+        """Keep a process running, with a restart whenever it ends, until the service stops."""
         pause_s = _PAUSE_FIRST_S
         while True:
             began_s = uptime_s()
@@ -226,7 +226,7 @@ class MetadataProcess:
                 status = await self._live(ready)
             except OSError as error:
                 status = error.strerror or str(error)
-            except Exception:  # noqa: BLE001 - VMs must be answered, whatever goes wrong; the log has the trace
+            except Exception:  # noqa: BLE001 - VMs must be answered in any case; the log has the trace
                 _log.exception("the metadata process could not be followed")
                 status = "lost"
             if self._is_ending or not ready.done():
@@ -239,7 +239,7 @@ class MetadataProcess:
             pause_s = min(2 * pause_s, _PAUSE_MOST_S)
 
     async def _live(self, ready: asyncio.Future[bool]) -> int:
-        """The life of one process; hands back its exit status."""
+        """Serve one process until it ends, and return its exit status."""
         process, ours = self._started = self._started or self._start()
         try:
             await self._serve(ours, ready)
@@ -248,7 +248,7 @@ class MetadataProcess:
         return status
 
     async def _serve(self, ours: socket.socket, ready: asyncio.Future[bool]) -> None:
-        """Tell a process everything, then what changes, and hear it; until it is gone."""
+        """Send a process the full state, then the changes, and handle its messages until it is gone."""
         pipe = await Pipe.over(ours)
         self._pipe = pipe
         self._told = ({}, {})
@@ -272,19 +272,19 @@ class MetadataProcess:
             self._forget()
 
     async def _listen(self, pipe: Pipe) -> None:
-        """Hear the process until it is gone."""
+        """Handle messages of the process until it is gone."""
         while frames := await pipe.receive():
             self._signs_of_life += 1
             for frame in frames:
                 self._take(messages.decode_from_endpoint(frame), pipe)
 
     async def _until_silent(self, pipe: Pipe, first: asyncio.Future[bool]) -> None:
-        """Return when the process has sent nothing for too long; it has more time for its first answer."""
+        """Return when the process has sent nothing for too long; its first answer may take longer."""
         await asyncio.wait({first}, timeout=_START_S)
         failures = 0
         while failures < _CHECKS:
             before = self._signs_of_life
-            # Not through the queue: a process that takes over a large inventory can answer before it has all of it.
+            # Bypass the queue, so that a process still receiving a large inventory can answer in between.
             pipe.send(messages.encode(messages.Sync(next(self._numbers))))
             await asyncio.sleep(self._terms.silence_max_s / _CHECKS)
             failures = failures + 1 if self._signs_of_life == before else 0
@@ -305,7 +305,7 @@ class MetadataProcess:
         )
 
     def _forget(self) -> None:
-        """The process is gone: nobody will answer what it was asked."""
+        """Drop the state of a process that is gone: its pending questions will not be answered."""
         self._queue.clear()
         questions, self._questions = self._questions, {}
         for question in questions.values():
@@ -315,11 +315,12 @@ class MetadataProcess:
         self._is_behind = False
         self._before = _Totals(self._traffic)
 
-    # What it is told
+    # Updates
 
     def _tell_document(self, document: Document) -> None:
         if self._pipe is None:
             return
+        # Merge only into the last item, so that the stream keeps its order.
         last = self._queue[-1] if self._queue else None
         if isinstance(last, dict):
             last[document.audience.key] = document
@@ -333,16 +334,16 @@ class MetadataProcess:
         if delta is not None and len(delta.before.vms) + len(delta.after.vms) <= _TOLD_AT_ONCE:
             self._put(delta)
         elif sum(isinstance(each, tuple) for each in self._queue) >= _INVENTORIES_MAX:
-            self._tell_all()
+            self._tell_all()  # snapshots are large: replace the waiting ones
         else:
             self._put(self._identity.snapshot())
 
     def _tell_all(self) -> None:
-        """Everything anew, in the place of what waits; answers that wait come after it."""
+        """Queue a full snapshot in place of the waiting updates; waiting answers go behind it."""
         answers = [each for each in self._queue if isinstance(each, bytes)]
         self._queue.clear()
         if not self._told[0]:
-            self._queue.extend(answers)  # the settings; nobody can have asked yet
+            self._queue.extend(answers)  # the settings must go first; there can be no answers yet
             answers = []
         self._queue.append(self._identity.snapshot())
         self._queue.append({document.audience.key: document for document in self._feed.all_documents()})
@@ -381,7 +382,7 @@ class MetadataProcess:
             await _push(pipe, messages.show(part))
 
     async def _declare(self, pipe: Pipe, declared: Declared) -> None:
-        """Tell what is new, changed or gone since it was told last; other work has its turn in between."""
+        """Send what is new, changed or gone since the last declaration, yielding in between."""
         (vms_before, scopes_before), (vms, scopes) = self._told, declared
         for names in _parts(list(vms_before), _COMPARED_AT_ONCE):
             removed = [name for name in names if name not in vms]
@@ -401,7 +402,7 @@ class MetadataProcess:
         self._told = declared
 
     def _declare_delta(self, pipe: Pipe, delta: InventoryDelta) -> None:
-        """Tell a small change at once."""
+        """Send a small change at once."""
         before, after = delta.before, delta.after
         vms, scopes = self._told
         for told, names in ((vms, [vm.name for vm in before.vms]), (scopes, [scope.name for scope in before.scopes])):
@@ -418,7 +419,7 @@ class MetadataProcess:
         )
         pipe.send(messages.encode(message))
 
-    # What it says
+    # Messages
 
     def _take(self, message: messages.FromEndpoint, pipe: Pipe) -> None:
         match message:
@@ -447,7 +448,7 @@ class MetadataProcess:
         approval, failure = None, None
         try:
             approval = await self._decide(asked.event_ids, asked.approver)
-        except Exception as error:  # noqa: BLE001 - it is the VM that has to be told
+        except Exception as error:  # noqa: BLE001 - the error is the VM's answer
             failure = _failure(error)
         self._answer(messages.Answer(asked.number, approval, failure), pipe)
 
@@ -460,14 +461,15 @@ class MetadataProcess:
         self._answer(messages.Answer(asked.number, None, failure), pipe)
 
     def _answer(self, answer: messages.Answer, pipe: Pipe) -> None:
-        """What was published before is in the queue before it."""
+        """Queue an answer, behind the documents published before it."""
+        # A restarted process numbers its calls from 1 again, so it must not get answers meant for the earlier one.
         if pipe is self._pipe:
             self._put(messages.encode(answer))
 
-    # What it is asked
+    # Questions
 
     def _ask(self, make: Callable[[int], messages.Sync | messages.Report]) -> asyncio.Future[bool]:
-        """Ask; done with False when the process ends before it answers."""
+        """Queue a question; its future is False if the process ends before it answers."""
         number = next(self._numbers)
         question = self._questions[number] = asyncio.get_running_loop().create_future()
         self._put(messages.encode(make(number)))
@@ -482,25 +484,25 @@ class MetadataProcess:
             question.set_result(True)
 
     async def sync(self) -> bool:
-        """Wait until everything that was published has reached the process; for a second at most.
+        """Wait until everything published has reached the process, for a second at most.
 
         Returns:
-            Whether it has.
+            True if it has.
         """
         if self._is_behind and len(self._questions) >= _QUESTIONS_MAX:
             return False
         return await self._hear(messages.Sync)
 
     async def settled(self) -> None:
-        """As `sync`, but do not wait for a process that was found not to answer until it has caught up.
+        """Wait as `sync` does, but skip a process that did not answer in time until it has caught up.
 
-        One that is being started again answers nobody before it knows everything.
+        A restarted process answers no VM before it has the full state.
         """
         if not self._is_behind:
             await self.sync()
 
     async def look(self) -> None:
-        """Take over what the process has counted and written down; what was known before stands if it says nothing."""
+        """Update the counters and the journal from the process; they stay as they are if it does not answer."""
         async with self._looking:
             if not self._is_behind:
                 after = self._journal.newest
@@ -517,7 +519,7 @@ class MetadataProcess:
 
 
 class _Totals:
-    """What processes before this one have counted."""
+    """Counters of all earlier processes."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._fast = list(traffic.fast)
@@ -527,7 +529,7 @@ class _Totals:
         self._over_limit = Counter(traffic.over_limit)
 
     def add_to(self, traffic: Traffic, counted: messages.Counted) -> None:
-        """Have the sums of these and of what this process has counted."""
+        """Set the traffic's counters to the sums of these and those of the current process."""
         traffic.fast[:] = [a + b for a, b in zip(self._fast, counted.fast, strict=True)]
         outcomes = Counter({(version, method, status): count for version, method, status, count in counted.outcomes})
         traffic.outcomes = self._outcomes + outcomes
@@ -546,7 +548,7 @@ def _parts(items: list[T], size: int) -> Iterator[list[T]]:
 
 
 async def _push(pipe: Pipe, message: messages.FromService) -> None:
-    """Send one of many messages."""
+    """Send one of many messages, and yield."""
     pipe.send(messages.encode(message))
     await pipe.drain()
     await asyncio.sleep(0)

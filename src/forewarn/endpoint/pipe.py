@@ -1,4 +1,4 @@
-"""A stream of messages between two processes on one machine, over a pair of connected sockets."""
+"""Message stream between two processes on one machine, over a pair of connected sockets."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["Pipe"]
 
 _LENGTH_BYTES = 4
 _UNREAD_BYTES_MAX = 1 << 20
-"""Above this nothing more is read until what is there has been taken."""
+"""Size above which reading pauses until the received messages have been taken."""
 
 _UNSENT_BYTES_MAX = 1 << 20
-"""Above this `drain` waits."""
+"""Size above which `drain` waits."""
 
 
 class Pipe(asyncio.Protocol):
-    """One end: each message is its length in four bytes, and then its bytes.
+    """One end of the stream; each message is preceded by its length in four bytes.
 
     Attributes:
-        is_closed: Whether the other side is gone.
+        is_closed: True once the connection has ended.
     """
 
     def __init__(self) -> None:
@@ -36,27 +36,27 @@ class Pipe(asyncio.Protocol):
 
     @classmethod
     async def over(cls, sock: socket.socket) -> Pipe:
-        """The end that this socket is; it belongs to the pipe from now on."""
+        """Open a pipe over a connected socket, which the pipe owns from now on."""
         sock.setblocking(False)  # noqa: FBT003 - the signature is the socket's
         _, pipe = await asyncio.get_running_loop().create_unix_connection(cls, sock=sock)
         return pipe
 
     def send(self, message: bytes) -> None:
-        """Send a message, or nothing once the other side is gone; `drain` keeps what is on its way within bounds."""
+        """Send a message, or nothing once the pipe is closed; call `drain` to bound the unsent bytes."""
         if not self.is_closed:
             self._transport.write(len(message).to_bytes(_LENGTH_BYTES, "big") + message)
 
     async def drain(self) -> None:
-        """Wait until the other side has taken most of what was sent."""
+        """Wait until the other side has read most of the sent bytes, or the pipe is closed."""
         await self._writable.wait()
 
     @property
     def unsent_bytes(self) -> int:
-        """How much waits here to be sent."""
+        """Number of bytes that wait to be sent."""
         return 0 if self.is_closed else self._transport.get_write_buffer_size()
 
     async def receive(self) -> list[bytes]:
-        """All messages that have arrived; none once the other side is gone. Only one task may wait here."""
+        """Wait for messages and return all that have arrived; empty once the pipe is closed. For one task only."""
         while not self._frames and not self.is_closed:
             self._readable.clear()
             await self._readable.wait()
@@ -68,19 +68,19 @@ class Pipe(asyncio.Protocol):
         return frames
 
     def close(self) -> None:
-        """Send what waits, and end."""
+        """Close after the waiting bytes have been sent."""
         if not self.is_closed:
             self._transport.close()
 
-    # What the transport calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is ours."""
+        """Keep the transport and set its write limit."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
 
     def data_received(self, data: bytes) -> None:
-        """Cut what has come into messages."""
+        """Split the received bytes into messages."""
         buffer = self._buffer
         buffer += data
         at = 0
@@ -98,15 +98,15 @@ class Pipe(asyncio.Protocol):
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The other side is gone."""
+        """Mark the pipe closed and wake all waiters."""
         self.is_closed = True
         self._readable.set()
         self._writable.set()
 
     def pause_writing(self) -> None:
-        """The other side takes no more for now."""
+        """Make `drain` wait: the write buffer is full."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """It takes more again."""
+        """Let `drain` return: the write buffer has room again."""
         self._writable.set()

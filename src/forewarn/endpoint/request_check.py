@@ -1,4 +1,4 @@
-"""Checks of a request that need neither a caller nor a document; the endpoint and replays of recordings share them."""
+"""Request checks that need neither a caller nor a document, shared by the endpoint and replays of recordings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class Refused(Exception):
-    """An answer other than 200, found on the way."""
+    """Raised to answer a request with a response other than 200."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response.status_code)
@@ -46,14 +46,14 @@ def check_events_request(
     """Check a request for events in the order of R62, and return its api-version.
 
     Args:
-        request: Its path has been looked at.
-        versions: The versions that are served, by name, oldest first.
-        version_name: The version, where the path says it rather than the query.
-        host_names: Names that `Host` may have besides addresses and ``localhost``.
-        is_local: Whether it came over a Unix socket.
+        request: Request whose path has been checked.
+        versions: Served versions by name, oldest first.
+        version_name: Version given by the path; None if the query gives it.
+        host_names: Names allowed in `Host` besides addresses and ``localhost``.
+        is_local: True if the request came over a Unix socket.
 
     Raises:
-        Refused: The request is not to be answered, and how to refuse it.
+        Refused: The request fails a check; holds the response.
     """
     check_method(request, ("GET", "POST"))
     check_sender(request, host_names, is_local=is_local)
@@ -71,7 +71,7 @@ def check_method(request: Request, allowed: Sequence[str]) -> None:
     """Refuse other methods with 405.
 
     Raises:
-        Refused: The method is another one.
+        Refused: The method is not allowed.
     """
     if request.method not in allowed:
         response = encode_error_response(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed")
@@ -80,15 +80,15 @@ def check_method(request: Request, allowed: Sequence[str]) -> None:
 
 
 def check_sender(request: Request, host_names: frozenset[str] = frozenset(), *, is_local: bool = False) -> None:
-    """Refuse what was not sent by the VM itself, to us: a rebound name, a proxy, a page of another origin (R13).
+    """Refuse requests that the VM did not send directly to us: DNS rebinding, proxies, pages of other origins (R13).
 
     Raises:
-        Refused: It was sent by something else, or to somewhere else.
+        Refused: A header shows another sender or another destination.
     """
     hosts = request.headers.getlist("host")
     is_old = request.scope["http_version"] == "1.0"
     is_ours = len(hosts) == 1 and is_own_host(hosts[0], host_names)
-    # No browser and no name leads to a Unix socket, and clients send any Host there.
+    # Browsers and DNS names cannot reach a Unix socket, and clients send any Host there.
     if not is_local and not (is_ours or (is_old and not hosts)):
         raise Refused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.HOST_REFUSED))
     if "x-forwarded-for" in request.headers:
@@ -101,7 +101,7 @@ def check_metadata(request: Request) -> None:
     """Refuse a missing or contradictory ``Metadata`` header.
 
     Raises:
-        Refused: It does not say ``true`` and nothing else.
+        Refused: The header is missing or has a value other than ``true``.
 
     Spec: R10, R11.
     """
@@ -114,7 +114,7 @@ def check_single_parameters(request: Request) -> None:
     """Refuse a query parameter that is given twice (R5).
 
     Raises:
-        Refused: One is.
+        Refused: A parameter is given twice.
     """
     pairs = _query_pairs(request)
     if len({name for name, _ in pairs}) < len(pairs):
@@ -123,7 +123,7 @@ def check_single_parameters(request: Request) -> None:
 
 
 def parse_query(request: Request) -> dict[str, str]:
-    """Return the query's parameters; of one that is given twice, the last."""
+    """Return the query's parameters; the last value of one given twice."""
     return dict(_query_pairs(request))
 
 
@@ -132,21 +132,22 @@ def _query_pairs(request: Request) -> list[tuple[str, str]]:
 
 
 def _is_from_browser(request: Request) -> bool:
-    """Whether a page may have had a browser send it; then the Metadata header is required in every version.
+    """Return True if a web page may have made a browser send the request.
 
-    Without that header the request of a page is a simple one, which a browser sends without asking us first.
+    Such requests need the Metadata header in every version: without it they are simple requests (CORS), which a
+    browser sends without a preflight.
     """
     return any(name == "referer" or name.startswith("sec-fetch-") for name in request.headers)
 
 
 def payload_refusal(error: imds.BadPayload) -> Response:
-    """Return the answer to an approval that cannot be read."""
+    """Return the response to an approval that cannot be decoded."""
     text = str(error)
     return encode_error_response(HTTPStatus.BAD_REQUEST, f"Bad request: . {text[:1].upper()}{text[1:]}")
 
 
 def size_refusal(size_bytes_max: int) -> Response:
-    """Return the answer to a body that is too large; the connection ends with it."""
+    """Return the response to a body that is too large; it closes the connection."""
     text = f"Request body is larger than {size_bytes_max} bytes"
     response = encode_error_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
     response.headers["connection"] = "close"
@@ -154,10 +155,10 @@ def size_refusal(size_bytes_max: int) -> Response:
 
 
 def encode_json_response(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer with the content type of every answer (R8)."""
+    """Return a response with the common content type (R8)."""
     return Response(body, status_code=status, headers={"content-type": imds.CONTENT_TYPE, **(headers or {})})
 
 
 def encode_error_response(status: int, text: str) -> Response:
-    """Return an answer that says what is wrong (R64)."""
+    """Return an error response with this text (R64)."""
     return encode_json_response(status, imds.encode_error(text))

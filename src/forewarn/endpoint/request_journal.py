@@ -1,6 +1,6 @@
-"""The request journal: what VMs asked, and what they were answered; the last so many requests.
+"""Request journal: the latest requests of VMs, with their responses.
 
-The hot path leaves only references behind. What a request says is read from its bytes when somebody looks.
+The hot path stores only references; the request bytes are parsed when the journal is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Journal", "JournalEntry"]
 
 
 class _Hit(NamedTuple):
-    """An answer of the hot path: a tuple, since one is made for each."""
+    """Request answered by the hot path; a tuple, because it is cheap to create."""
 
     number: int
     at: datetime
@@ -45,19 +45,19 @@ class _Hit(NamedTuple):
 
 
 JournalEntry = Exchange | _Hit
-"""A request as it is kept."""
+"""Request as stored in the journal."""
 
 
 class Journal:
-    """The last requests.
+    """Bounded journal of the latest requests.
 
     Args:
-        now: The service's time.
-        most: How many are kept; 0: none.
-        before: Number of the last request that was written down elsewhere, before this journal began.
+        now: Clock of the service.
+        most: Maximum number of requests kept; 0 for none.
+        before: Number of the last request recorded elsewhere before this journal began.
 
     Attributes:
-        listeners: Called after each request that is written down.
+        listeners: Callables called after each recorded request.
     """
 
     def __init__(self, now: Callable[[], datetime], most: int = 1000, before: int = 0) -> None:
@@ -68,17 +68,17 @@ class Journal:
         self._numbers = itertools.count(before + 1)
 
     def __bool__(self) -> bool:
-        """Whether it keeps anything at all."""
+        """Return True if the journal keeps any requests."""
         return self._most > 0
 
     def hit(self, vm: str, source_address: str, request: bytes, answer: bytes) -> None:
-        """Write down an answer of the hot path."""
+        """Record a request answered by the hot path."""
         hit = (next(self._numbers), self._now(), vm, source_address, request, answer)
-        self._entries.append(tuple.__new__(_Hit, hit))  # as `_make` does, in half the time
+        self._entries.append(tuple.__new__(_Hit, hit))  # like `_make`, in half the time
         for listener in self.listeners:
             listener()
 
-    def note(  # noqa: PLR0913 - what an exchange is made of
+    def note(  # noqa: PLR0913 - the parts of an exchange
         self,
         *,
         vm: str,
@@ -92,7 +92,7 @@ class Journal:
         took_s: float,
         fault: str = "",
     ) -> None:
-        """Write down any other."""
+        """Record any other request."""
         exchange = Exchange(
             number=next(self._numbers),
             at=self._now(),
@@ -113,31 +113,31 @@ class Journal:
 
     @property
     def newest(self) -> int:
-        """Number of the last request that is kept; 0: none is."""
+        """Number of the latest request kept; 0 if there is none."""
         return self._entries[-1].number if self._entries else 0
 
     def since(self, number: int) -> list[JournalEntry]:
-        """Those with a larger number, oldest first, as they are kept."""
+        """Return the requests with a larger number, oldest first, as stored."""
         found = list(itertools.takewhile(lambda each: each.number > number, reversed(self._entries)))
         return found[::-1]
 
     def take_over(self, entries: Iterable[JournalEntry]) -> None:
-        """Keep what another process has written down; what is known already is left out."""
+        """Add requests recorded by another process, except those already known."""
         newest = self.newest
         self._entries.extend(each for each in entries if each.number > newest)
 
     def exchanges(
         self, *, after: int = 0, vm: str = "", most: int | None = None, is_shown: Callable[[str], bool] | None = None
     ) -> list[Exchange]:
-        """Those that are kept, oldest first; on whichever thread.
+        """Return the requests kept, oldest first; safe on any thread.
 
         Args:
-            after: Only those with a larger number.
-            vm: Only those of that VM.
-            most: The newest so many of them; None: all.
-            is_shown: Whether those of a VM are wanted at all, asked once for each VM; the others are not read.
+            after: Number after which requests are returned.
+            vm: Name of the VM whose requests are returned; empty for all.
+            most: Maximum number of requests, the newest ones; None for all.
+            is_shown: Filter by VM name, called once per VM; None for all. Excluded requests are not parsed.
         """
-        entries = list(self._entries)  # in one step: others go on writing down
+        entries = list(self._entries)  # one atomic copy, since another thread may be recording
         shown = None if is_shown is None else {name for name in {each.vm for each in entries} if is_shown(name)}
         wanted = [
             each
@@ -149,5 +149,5 @@ class Journal:
         return [each.read() if isinstance(each, _Hit) else each for each in wanted]
 
     def clear(self) -> None:
-        """Forget all; numbers go on."""
+        """Remove all requests; the numbers continue."""
         self._entries.clear()

@@ -1,4 +1,4 @@
-"""The metadata endpoint's listener: sockets, the tick of each second, and a stop that loses no answer."""
+"""Listener of the metadata endpoint: sockets, a tick every second, and a graceful stop."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SEND_BUFFER_BYTES = 128 << 10
 
 
 class Listening:
-    """Some sockets on which is listened, and who came in by them.
+    """Group of listening sockets and the connections that they accepted.
 
     Args:
-        connections: Those that are open, wherever they came in.
+        connections: Returns all open connections of the server.
     """
 
     def __init__(self, connections: Callable[[], Sequence[Connection]]) -> None:
@@ -33,7 +33,7 @@ class Listening:
         self._connections = connections
 
     def close(self) -> None:
-        """Listen there no more, and end every connection that came in by it."""
+        """Close the sockets and end every connection that they accepted."""
         for server in self.servers:
             server.close()
         for connection in self._connections():
@@ -42,14 +42,14 @@ class Listening:
 
 
 class MetadataServer:
-    """Serves VMs on one or several sockets.
+    """Server for VMs on one or several sockets.
 
     Args:
-        app: Answers what the hot path does not.
-        traffic: Shared by the connections.
-        identity: Tells who calls.
-        clock: For the Date header, and for when a VM last asked.
-        tick_s: How often the time is taken, and what is overdue looked for.
+        app: App for the requests that the hot path does not answer.
+        traffic: State shared by the connections.
+        identity: Mapping of addresses to VMs.
+        clock: Clock for the Date header and the times of last requests.
+        tick_s: Interval between ticks, which update the time and close overdue connections.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class MetadataServer:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="error",  # a VM must not be able to fill the log with warnings about what it sends
+            log_level="error",  # a VM must not be able to fill the log with warnings about its requests
             access_log=False,
             proxy_headers=False,
         )
@@ -79,30 +79,30 @@ class MetadataServer:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return len(self._state.connections)
 
     @property
     def sockets(self) -> list[socket.socket]:
-        """Those on which is listened."""
+        """Listening sockets."""
         return [sock for server in self._servers for sock in server.sockets]
 
     @property
     def open(self) -> list[Connection]:
-        """Those that are open."""
+        """Open connections."""
         return [connection for connection in self._state.connections if isinstance(connection, Connection)]
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Begin to accept on sockets that are bound already."""
+        """Start the tick and accept on sockets that are already bound."""
         self._tick()
         await self.listen(sockets)
 
     async def listen(self, sockets: Sequence[socket.socket], vm: str = "") -> Listening:
-        """Accept on these, too; until the endpoint stops, or what is handed back is closed.
+        """Accept on further sockets until the endpoint stops or the returned `Listening` is closed.
 
         Args:
-            sockets: Bound already.
-            vm: Whoever connects there is that VM; empty: the source address says who it is.
+            sockets: Bound sockets.
+            vm: VM assumed for every connection; empty to find it by the source address.
         """
         loop = asyncio.get_running_loop()
         listening = Listening(lambda: self.open)
@@ -113,7 +113,7 @@ class MetadataServer:
             return connection
 
         for sock in sockets:
-            # Connections inherit it. By itself, the kernel would keep megabytes for each client that does not read.
+            # Connections inherit the size. By default the kernel buffers megabytes for each client that does not read.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             server = await loop.create_server(connect, sock=sock, backlog=_BACKLOG)
             listening.servers.append(server)
@@ -122,7 +122,7 @@ class MetadataServer:
         return listening
 
     async def stop(self, grace_s: float = 2.0) -> None:
-        """Accept no more, answer held requests, give those under way `grace_s` seconds, and close."""
+        """Stop accepting, answer held requests, give pending responses `grace_s` seconds, and close."""
         self._traffic.is_stopping = True
         for server in self._servers:
             server.close()
@@ -141,7 +141,7 @@ class MetadataServer:
             self._timer.cancel()
 
     def abort(self) -> None:
-        """End at once, without another word to anybody: as if this process were killed."""
+        """End all connections at once without a response, as if this process were killed."""
         self._traffic.is_stopping = True
         for server in self._servers:
             server.close()
@@ -151,7 +151,7 @@ class MetadataServer:
             self._timer.cancel()
 
     def _refresh_soon(self) -> None:
-        """Before the next answer; once, however many steps a virtual clock takes on its way."""
+        """Schedule a refresh before the next response; once, even if a virtual clock takes many steps."""
         if self._refreshing is None:
             self._refreshing = asyncio.get_running_loop().call_soon(self._refresh)
 
@@ -161,7 +161,7 @@ class MetadataServer:
         self._state.default_headers = self._traffic.headers
 
     def _tick(self) -> None:
-        """Once a second: the time in the headers, and the sweep."""
+        """Update the time in the headers, close overdue connections, and schedule the next tick."""
         loop = asyncio.get_running_loop()
         self._refresh()
         for connection in self.open:

@@ -1,4 +1,4 @@
-"""What the connections of one endpoint share: limits, the time in headers, what has been learnt, and counts."""
+"""State shared by the connections of one endpoint: limits, time headers, the memo of the fast path, counters."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _MEMO_PER_VM_MAX = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one endpoint takes.
+    """Limits of one endpoint.
 
     Attributes:
-        body_size_bytes_max: Largest body.
-        header_size_bytes_max: Largest request line with headers.
-        start_requests_max: StartRequests in one POST.
-        request_timeout_s: For a request to arrive whole, and for an answer to be taken.
-        idle_timeout_s: For a connection without requests.
-        connections_max: All together.
-        connections_per_vm_max: Of one VM; also of all unknown callers together.
-        connections_per_unknown_address_max: Of one address that is no VM's.
-        wait_s_max: Longest long poll.
-        rate_limit_per_s: Requests per second and VM; None: no limit.
-        approvals_at_work_per_vm_max: POSTs of one VM that have begun and are not answered.
-        approval_bytes_per_vm_minute_max: Bytes of bodies that one VM may send a minute; each POST counts 256 at least.
-        body_bytes_per_vm_max: Bytes of bodies of one VM that have arrived and are not decoded.
-        body_bytes_max: The same, of all VMs together.
-        host_names: Names taken in ``Host``, beside addresses and ``localhost``.
+        body_size_bytes_max: Maximum size of a body.
+        header_size_bytes_max: Maximum size of the request line with headers.
+        start_requests_max: Maximum number of StartRequests in one POST.
+        request_timeout_s: Time limit for a request to arrive in full, and for the client to take a response.
+        idle_timeout_s: Maximum time that a connection stays open without requests.
+        connections_max: Maximum number of connections.
+        connections_per_vm_max: Maximum number of connections of one VM; also of all unknown callers together.
+        connections_per_unknown_address_max: Maximum number of connections of one unknown address.
+        wait_s_max: Maximum duration of a long poll.
+        rate_limit_per_s: Maximum number of requests per second and VM; None if unlimited.
+        approvals_at_work_per_vm_max: Maximum number of unanswered POSTs of one VM.
+        approval_bytes_per_vm_minute_max: Maximum body bytes per VM and minute; each POST counts at least 256.
+        body_bytes_per_vm_max: Maximum body bytes of one VM that have arrived and are not decoded.
+        body_bytes_max: Maximum body bytes of all VMs together that have arrived and are not decoded.
+        host_names: Names allowed in ``Host`` besides addresses and ``localhost``.
     """
 
     body_size_bytes_max: int = 256 << 10
@@ -57,24 +57,24 @@ class Limits:
 
 
 class Traffic:
-    """Shared by all connections.
+    """State shared by all connections.
 
     Args:
-        limits: What is taken.
-        versions: How many api-versions there are.
-        faults: What goes wrong on purpose.
-        journal: Where requests are written down; None: nowhere.
+        limits: Limits of the endpoint.
+        versions: Number of api-versions.
+        faults: Injected faults.
+        journal: Journal of requests; None if none are recorded.
 
     Attributes:
-        stamp: The lines of an answer that tell the time and who we are; made anew each second.
-        prefix: Start of a fast answer, up to and with the stamp.
-        now: The time as of the last second, for R69.
-        second: Seconds of a clock that never goes back, as of the last tick, for time-outs.
-        memo: Bytes of a whole request to its version's index and whether its connection is to be closed after it.
-        fast: How many GETs the fast path answered, by version.
-        outcomes: How many requests the app answered, by version, method and status.
-        budgets: What each VM has in hand.
-        unknown_connections: Open ones of each address that is no VM's.
+        stamp: `Date` and `Server` header lines, updated every second.
+        prefix: Start of a fast response, including the stamp.
+        now: Time as of the last tick, for R69.
+        second: Monotonic seconds as of the last tick, for timeouts.
+        memo: Index of the version, and whether to close the connection, by the bytes of a whole request.
+        fast: Number of GETs answered by the fast path, by version.
+        outcomes: Number of requests answered by the app, by version, method and status.
+        budgets: Pending work per VM.
+        unknown_connections: Number of open connections of each unknown address.
     """
 
     def __init__(self, limits: Limits, versions: int, faults: Faults, journal: Journal | None = None) -> None:
@@ -97,26 +97,27 @@ class Traffic:
         self.is_stopping = False
 
     def tick(self, now: datetime, monotonic_s: float) -> None:
-        """Take over the time; called once a second, and when a virtual clock moves."""
+        """Set the time; called once a second, and when a virtual clock moves."""
         self.now = now
         self.second = monotonic_s
         self.budgets.tick(now, monotonic_s)
         date = format_datetime(now, usegmt=True).encode()
         self.stamp = b"date: " + date + b"\r\nserver: Forewarn\r\n"
         self.prefix = b"HTTP/1.1 200 OK\r\n" + self.stamp
-        # The same list each time: a request that is held holds on to it, and is answered with the date of its answer.
+        # Update the list in place: a held request refers to it, and must be answered with the date of its response.
         self.headers[:] = [(b"date", date), (b"server", b"Forewarn")]
 
     @property
     def over_limit(self) -> Counter[str]:
-        """How many requests and connections were over a limit of theirs, by setting."""
+        """Number of requests and connections over a limit, by setting."""
         return self.budgets.refused
 
     def learn(self, request: bytes, version: int, *, closes: bool, vm: str) -> None:
-        """Remember that these bytes ask for a plain document of that version.
+        """Remember that these bytes request a plain document of this version.
 
-        One VM may add only a few, and a full memo begins anew: nobody can make it grow, or keep others out.
+        A VM may add only a few entries, and a full memo is cleared: no VM can make it grow or keep others out.
         """
+        # The fast path does not count requests per VM, so a rate limit turns it off.
         if request in self.memo or self._taught[vm] >= _MEMO_PER_VM_MAX or self.limits.rate_limit_per_s is not None:
             return
         if len(self.memo) >= _MEMO_MAX:
@@ -125,6 +126,6 @@ class Traffic:
         self.memo[request] = (version, closes)
 
     def forget(self) -> None:
-        """Begin the memo anew."""
+        """Clear the memo."""
         self.memo.clear()
         self._taught.clear()

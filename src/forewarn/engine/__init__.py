@@ -1,1 +1,1 @@
-"""Decide, commit, publish: every command, and what runs them one after the other."""
+"""Commands and their execution one after the other: decide, commit, publish."""

@@ -1,4 +1,4 @@
-"""Watches the clock that decisions are made by, and remembers a jump until an operator has confirmed it."""
+"""Detection of clock jumps; a jump blocks what is due until an operator confirms it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _log = structlog.get_logger("forewarn")
 
 
 class ClockGuard:
-    """Says whether the clock may be trusted with starting what is due.
+    """Decides whether the clock can be trusted to start what is due.
 
     Args:
-        jump_max: Larger steps of the clock are jumps.
+        jump_max: Largest step of the clock that is not a jump.
 
     Attributes:
-        jump: The first jump that no operator has confirmed; None: the clock is trusted.
-        jumps: How many there were.
-        is_kept: Whether the database knows of it.
+        jump: First unconfirmed jump; None if the clock is trusted.
+        jumps: Number of jumps detected.
+        is_kept: True if the jump is stored in the database.
     """
 
     def __init__(self, jump_max: timedelta = timedelta(seconds=30)) -> None:
@@ -34,7 +34,7 @@ class ClockGuard:
         self._known: Steadiness | None = None
 
     def observe(self, now: datetime, uptime_s: float) -> None:
-        """Take a reading of the clock that decisions are made by, and of the seconds that nobody sets."""
+        """Compare a reading of the decision clock with a monotonic one, and detect a jump."""
         self._known, jump = observe(self._known, now, uptime_s, self._jump_max)
         if jump is None:
             return
@@ -47,7 +47,7 @@ class ClockGuard:
             )
 
     def follows(self, newest: datetime, now: datetime) -> None:
-        """After a start: a clock behind what the ledger tells was set back meanwhile."""
+        """Detect, after a start, a clock that was set back: it is behind the newest ledger entry."""
         if now < newest - self._jump_max and self.jump is None:
             self.jumps += 1
             self.hold(Jump(by=now - newest, at=now))
@@ -55,15 +55,15 @@ class ClockGuard:
             _log.error("the clock is behind the ledger: nothing that is due starts until it is confirmed")
 
     def hold(self, jump: Jump) -> None:
-        """Trust the clock no more; the database knows."""
+        """Stop trusting the clock; the jump is stored in the database."""
         self.jump, self.is_kept = jump, True
 
     def release(self) -> None:
-        """Trust the clock again, as it goes now."""
+        """Trust the clock again, as it is now."""
         self.jump, self.is_kept = None, False
 
 
 def describe_jump(jump: Jump) -> str:
-    """One line for people."""
+    """Describe a jump in one line for people."""
     way = "ahead" if jump.by > timedelta(0) else "back"
     return f"the clock jumped {format_span(abs(jump.by))} {way}, to {jump.at:%Y-%m-%d %H:%M:%SZ}"

@@ -1,4 +1,4 @@
-"""What time asks for: what has fallen due is started, actuators are asked, silence and lateness are noticed."""
+"""Commands of the scheduler: start what is due, record actuator results, notice silence and lateness."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["DeadlineCommands", "Due"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What one look at the deadlines did and found.
+    """Result of one check of the deadlines.
 
     Attributes:
-        started: How late each start was that fell due, in seconds.
-        jobs: Started maintenances whose actuator is to be asked now.
-        has_more: Whether to look again at once.
+        started: Lateness of each start, in seconds.
+        jobs: Started maintenances whose actuator is to be called now.
+        has_more: True if more may be due: check again at once.
     """
 
     started: tuple[float, ...] = ()
@@ -35,16 +35,16 @@ class Due:
 
 
 class DeadlineCommands(Committer):
-    """What the scheduler has done; only the replica that leads may."""
+    """Commands of the scheduler; only the leader may run them."""
 
     _look_at: datetime | None = None
 
     async def handle_due(self, limit: int, in_flight: Iterable[str] = ()) -> Due:
-        """Carry out what has fallen due: starts, silent audiences; and find the actuators to ask.
+        """Start what is due, disable silent audiences, and find the maintenances whose actuator is to be called.
 
         Args:
-            limit: Most maintenances in one transaction.
-            in_flight: Maintenances whose actuator is being asked already.
+            limit: Maximum number of maintenances in one transaction.
+            in_flight: Maintenances with an actuator call in progress.
         """
         skipped = frozenset(in_flight)
         began_at = self.clock.now()
@@ -53,6 +53,7 @@ class DeadlineCommands(Committer):
             self.leadership.check(tx)
             now = self._now(tx)
             is_held = self.clock_guard.jump is not None
+            # The query also returns those in flight, so leave room for them.
             found = tx.due(now, limit + len(skipped), only_started=is_held)
             due = [m for m in found if m.id not in skipped]
             jobs = tuple(m for m in due if m.state is MaintenanceState.STARTED)
@@ -85,7 +86,7 @@ class DeadlineCommands(Committer):
         return await self._command(work, publish)
 
     async def mind_clock(self) -> None:
-        """See that the database knows of a jump of the clock, and whether an operator has confirmed it elsewhere."""
+        """Store a clock jump in the database, or adopt its state there: another replica may have confirmed it."""
         guard = self.clock_guard
         if guard.jump is None or guard.is_kept:
             kept = await self.read(lambda reader: reader.clock_jump())
@@ -110,10 +111,10 @@ class DeadlineCommands(Committer):
 
     @traced
     async def confirm_clock(self, *, actor: str, reason: str | None = None) -> None:
-        """Trust the clock again, as it goes now; what is due by it starts.
+        """Trust the clock again, as it is now; what is due by it starts.
 
         Raises:
-            Conflict: It has not jumped.
+            Conflict: The clock has not jumped.
         """
 
         def work(tx: Transaction) -> Changes:
@@ -135,10 +136,10 @@ class DeadlineCommands(Committer):
         await self._command(work, publish)
 
     async def look(self, limit: int) -> bool:
-        """See whether what was announced was seen, and is not late; hands back whether there is more to look at.
+        """Note announced events that no VM has seen, and late maintenances; return whether more checks are due.
 
         Args:
-            limit: Most maintenances in one transaction.
+            limit: Maximum number of maintenances in one transaction.
         """
         if self._look_at is None or self._look_at > self.clock.now():
             return False
@@ -167,7 +168,7 @@ class DeadlineCommands(Committer):
 
     def _start_due(self, tx: Transaction, due: list[Maintenance], audience_keys: list[str]) -> Changes:
         state = tx.load_audiences(audience_keys) if audience_keys else State()
-        state.maintenances.update((m.id, m) for m in due)  # read a moment ago, in this transaction
+        state.maintenances.update((m.id, m) for m in due)  # read earlier in this transaction
         state = tx.load_maintenances({*(m.id for m in due), *state.focus}, into=state)
         draft = self._draft(state, tx, "forewarn")
         for key in audience_keys:
@@ -178,7 +179,7 @@ class DeadlineCommands(Committer):
         return changes
 
     async def claim(self, ids: Iterable[str]) -> set[str]:
-        """Commit that an actuator is going to be told to execute these; hands back those that nobody claimed before."""
+        """Commit that an actuator is about to execute these; return those that were not claimed before."""
         wanted = set(ids)
 
         def decide(draft: Draft) -> set[str]:
@@ -195,7 +196,7 @@ class DeadlineCommands(Committer):
         return await self._decide(load, decide, actor="actuator")
 
     async def record(self, results: Mapping[str, Progress | Failure], retry: Retry) -> None:
-        """Write down what actuators answered."""
+        """Record the answers of actuators."""
 
         def load(tx: Transaction) -> State:
             self.leadership.check(tx)
@@ -211,7 +212,7 @@ class DeadlineCommands(Committer):
         await self._decide(load, decide, actor="actuator")
 
     async def next_deadline(self, in_flight: Iterable[str] = ()) -> datetime | None:
-        """The next moment at which `handle_due` has something to do."""
+        """Return the next moment at which `handle_due` or `look` has something to do."""
         skipped = list(in_flight)
         is_held = self.clock_guard.jump is not None
 

@@ -1,4 +1,4 @@
-"""All commands of operators, VMs and the scheduler. `forewarn.engine.transaction` says how each of them runs."""
+"""Commands of operators, VMs and the scheduler. `forewarn.engine.transaction` describes how each of them runs."""
 
 from __future__ import annotations
 
@@ -58,39 +58,39 @@ T = TypeVar("T")
 N = TypeVar("N", Scope, VirtualMachine)
 
 SAMPLE_FINGERPRINT = "sample"
-"""Fingerprint of what the service declares for itself when nothing was ever declared."""
+"""Fingerprint of the sample inventory that the service declares when none was ever declared."""
 
 _PAGE = 1000
 
 _PLANS_MAX = 3
-"""Comparisons of an inventory outside of a transaction, until it is compared within one."""
+"""Attempts to compare an inventory outside a transaction, before it is compared within one."""
 
 _CHANGED_MAX = 2000
-"""VMs that the event loop takes over one by one; more are indexed on the writer's thread and taken over together."""
+"""Most changed VMs that the event loop applies one by one; more are indexed on the writer's thread and swapped in."""
 
 _MOVED_LATELY = timedelta(minutes=5)
-"""After a maintenance has ended, its VMs may still be declared by the host to which it carried them."""
+"""Time after a maintenance has ended in which the destination host may still declare the VMs moved to it."""
 
 _MOVED_MAX = 1000
 _APPROVALS_MAX = 500
-"""Approvals in one transaction."""
+"""Maximum number of approvals in one transaction."""
 
 _IDS_MAX = 1000
-"""Event ids in one transaction, or in one read, unless a single approval has more."""
+"""Maximum number of event ids in one transaction or read, unless a single approval has more."""
 _DAY = timedelta(days=1)
 
 ApprovalRequest = tuple[tuple[str, ...], Approver, Origin | None]
-"""The events that somebody approves, and where that was asked for."""
+"""Events to approve, the approver, and the trace origin of the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """A maintenance that would be made.
+    """Maintenance that a request would create.
 
     Attributes:
-        maintenance: As it would stand; its id means nothing.
-        events: What its VMs would be shown.
-        unwarned_vms: Those that it would hit without a warning (R70c).
+        maintenance: Maintenance that would be created; its id has no meaning.
+        events: Events that its VMs would be shown.
+        unwarned_vms: VMs that it would affect without a warning (R70c).
     """
 
     maintenance: Maintenance
@@ -106,17 +106,17 @@ def _rehearsed(draft: Draft, maintenance_id: str) -> Rehearsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Declaration:
-    """What a declaration changes.
+    """Changes that a declaration makes.
 
     Attributes:
-        before: What it replaces, without what stays the same.
-        after: What stands there then.
-        scopes: The scopes that these VMs have before and after, by name.
-        change: How many VMs it changes.
-        version: Of the inventory that it was compared with; None: that of the same transaction.
-        is_confirmed: Whether it may remove any number.
-        host: The host that was declared; None: the whole inventory was.
-        whole: The whole inventory afterwards; None where a part was declared.
+        before: Part of the inventory that is replaced, without what stays the same.
+        after: Replacement of that part.
+        scopes: Scopes of these VMs before and after, by name.
+        change: Numbers of VMs added, changed, removed and unchanged.
+        version: Version of the inventory compared with; None for the one in the same transaction.
+        is_confirmed: True if it may remove any number.
+        host: Host that was declared; None if the whole inventory was.
+        whole: Whole inventory afterwards; None if only a host was declared.
     """
 
     before: Inventory
@@ -130,12 +130,12 @@ class _Declaration:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return self.before == self.after
 
     @property
     def reason(self) -> str:
-        """What the ledger says of it."""
+        """Summary for the ledger."""
         change = self.change
         words = [f"{change.added} added, {change.changed} changed, {change.removed} removed"]
         removed = show_removed(self.before, self.after) if self.is_confirmed else ""
@@ -148,11 +148,15 @@ class _Declaration:
 
 
 class _OutdatedError(Exception):
-    """No error: the inventory has changed since a declaration was compared with it."""
+    """Control flow, not an error: the inventory has changed since a declaration was compared with it."""
 
 
 def _checked(planned: _Declaration | None, tx: Transaction) -> _Declaration | None:
-    """Hand a plan over, if it was compared with what is declared now."""
+    """Return a plan if it was compared with the current inventory.
+
+    Raises:
+        _OutdatedError: The inventory has changed since.
+    """
     if planned is not None and planned.version != tx.inventory_version():
         raise _OutdatedError
     return planned
@@ -163,7 +167,7 @@ def _by_name(named: Iterable[N]) -> dict[str, N]:
 
 
 class _Undone(Exception):
-    """No error: it ends a transaction without a commit, and carries what was found out of it."""
+    """Control flow, not an error: ends a transaction without a commit and carries its result out."""
 
     def __init__(self, found: list[Rehearsed]) -> None:
         super().__init__()
@@ -174,7 +178,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
     """All commands; see `Committer` for the other arguments.
 
     Args:
-        room: How many approvals may wait for the database, by caller and in all; weighed by their event ids.
+        room: Maximum number of waiting approvals, per caller and in total, weighed by their event ids.
     """
 
     def __init__(self, *, room: Room | None = None, **parts: Any) -> None:  # noqa: ANN401 - those of `Committer`
@@ -199,13 +203,13 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
     async def schedule(
         self, request: Request, *, actor: str, key: Key | None = None, owned: Owned | None = None
     ) -> list[Maintenance]:
-        """Carry out a request; see `planning.plan` for what it raises.
+        """Carry out a request; see `planning.plan` for errors.
 
         Args:
-            request: What is asked for.
-            actor: Who asks.
-            key: Of the request.
-            owned: What belongs to who asks, for whom other VMs do not exist; None: everything.
+            request: Request for maintenances.
+            actor: Actor named in the ledger.
+            key: Idempotency key of the request; None for none.
+            owned: Scopes and VMs of the caller, for whom no other VMs exist; None for all.
         """
         request = self._apply_faults(request)
 
@@ -218,7 +222,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             if owned is not None:
                 for vm in [draft.vms[name] for name in {*request.vms} & draft.vms.keys()]:
                     if not owned.has_vm(vm, draft.scopes.get(vm.scope or "")):
-                        del draft.vms[vm.name]  # it does not exist for who asks
+                        del draft.vms[vm.name]  # for this caller it does not exist
             made = [m.id for m in planning.plan(draft, request)]
             if owned is not None:
                 for maintenance_id in made:
@@ -228,16 +232,16 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         return await self._maintenances(load, decide, actor=actor, key=key)
 
     def _check_quota(self, tx: Transaction, owned: Owned) -> None:
-        """Refuse what a tenant asks for once it has filled its share of the ledger.
+        """Refuse a user operation of a tenant that has used up its ledger quota.
 
-        All tokens for the same scopes and VMs share one quota. What counts is what they did with the operations that
-        were asked for in the last 24 hours.
+        All tokens for the same scopes and VMs share one quota. It counts the entries that tenants caused for the
+        operations requested in the last 24 hours.
 
-        Only new user operations are refused. Approving, canceling and deferring are limited by what there is to
-        approve, cancel or defer, and must stay possible.
+        Only new user operations are refused. Approving, canceling and deferring are limited by the number of existing
+        operations, and must stay possible.
 
         Raises:
-            LimitExceeded: It has made too many entries in the last 24 hours.
+            LimitExceeded: The tenant has caused too many entries in the last 24 hours.
         """
         most = self.rules.tenant_entries_max
         now = self._now(tx)
@@ -250,10 +254,10 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             raise LimitExceeded(msg, limit=most, retry_after_s=ceil(wait / timedelta(seconds=1)))
 
     async def rehearse(self, request: Request, *, actor: str) -> list[Rehearsed]:
-        """What `schedule` would make of a request now, and whom it would tell; nothing is done.
+        """Return the maintenances and events that `schedule` would create now, without creating them.
 
         Raises:
-            ForewarnError: What `schedule` would raise.
+            ForewarnError: The same errors as `schedule`.
         """
 
         def decide(tx: Transaction) -> NoReturn:
@@ -274,7 +278,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             return result
 
     def _apply_faults(self, request: Request) -> Request:
-        """The request as a fault has it: with less notice than is promised (A21, R90)."""
+        """Apply an injected fault to a request: less notice than is promised (A21, R90)."""
         cause = CAUSES.get(request.cause)
         if not self.faults.in_force or cause is None or cause.is_immediate:
             return request
@@ -289,17 +293,17 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
     async def cancel(
         self, maintenance_id: str, *, actor: str, reason: str | None = None, key: Key | None = None
     ) -> Maintenance:
-        """Take a queued or scheduled maintenance back (R77)."""
+        """Cancel a queued or scheduled maintenance (R77)."""
         return await self._one(maintenance_id, lambda d, m: ending.cancel(d, m, reason=reason), actor=actor, key=key)
 
     @traced
     async def complete(self, maintenance_id: str, *, actor: str, key: Key | None = None) -> Maintenance:
-        """Say that a started maintenance is over (R79)."""
+        """Mark a started maintenance as complete (R79)."""
         return await self._one(maintenance_id, ending.complete, actor=actor, key=key)
 
     @traced
     async def start(self, maintenance_id: str, *, actor: str, reason: str, key: Key | None = None) -> Maintenance:
-        """Start a scheduled maintenance without waiting any longer; the reason stands in the ledger."""
+        """Start a scheduled maintenance without further waiting; the reason is recorded in the ledger."""
 
         def force(draft: Draft, maintenance: Maintenance) -> Maintenance:
             return settlement.force_start(draft, maintenance, reason=reason)
@@ -307,7 +311,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         return await self._one(maintenance_id, force, actor=actor, key=key)
 
     @traced
-    async def defer(  # noqa: PLR0913 - what may be said about it
+    async def defer(  # noqa: PLR0913 - the options of the command
         self,
         maintenance_id: str,
         *,
@@ -317,7 +321,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         reason: str | None = None,
         key: Key | None = None,
     ) -> Maintenance:
-        """Put a scheduled maintenance to a later moment; see `moving.defer` for what it takes and raises."""
+        """Move a scheduled maintenance to a later time; see `moving.defer` for arguments and errors."""
 
         def change(draft: Draft, maintenance: Maintenance) -> Maintenance:
             return moving.defer(draft, maintenance, not_before=not_before, by=by, reason=reason)
@@ -335,7 +339,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         reason: str | None = None,
         key: Key | None = None,
     ) -> Maintenance:
-        """Give a tenant more time to prepare; see `moving.extend` for what it takes and raises."""
+        """Give a tenant more time to prepare; see `moving.extend` for arguments and errors."""
 
         def change(draft: Draft, maintenance: Maintenance) -> Maintenance:
             return moving.extend(draft, maintenance, by=by, tenant=tenant, reason=reason)
@@ -344,7 +348,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
     @traced
     async def impact(self, maintenance_id: str, duration_s: int, *, actor: str, key: Key | None = None) -> Maintenance:
-        """Announce to the ledger a further impact of a started maintenance; no document changes (R80)."""
+        """Record a further impact of a started maintenance in the ledger; no document changes (R80)."""
 
         def strike(draft: Draft, maintenance: Maintenance) -> Maintenance:
             return ending.extra_impact(draft, maintenance, duration_s=duration_s)
@@ -353,17 +357,17 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
     @traced
     async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
-        """Approve events; when this returns, it is on disk (R49 to R57a, invariant 5).
+        """Approve events; when this returns, the approval is on disk (R49 to R57a, invariant 5).
 
-        Those that come while the database is busy share the next transaction: the VMs of a fleet approve at about the
-        same time, and it is the transaction that takes the time. Each VM, or operator, has the same share of it.
+        Approvals that arrive while the database is busy share the next transaction: the VMs of a fleet approve at
+        about the same time, and the transaction is what takes time. Each VM, or operator, has an equal share of it.
 
-        Ids that a VM is not shown now are looked up first. Those that its audience never had are refused without a
-        transaction, so they cost the others nothing.
+        Ids that the VM is not shown now are looked up first. Those that its audience never had are refused without a
+        transaction, so they do not delay others.
 
         Raises:
             StoreUnavailable: Nothing was approved, as far as is known; or too many approvals wait already.
-            LimitExceeded: Too many approvals of that VM or operator wait already.
+            LimitExceeded: Too many approvals of this VM or operator wait already.
         """
         ids = tuple(dict.fromkeys(event_ids))
         owner, weight = approver.vm or approver.actor, max(1, len(ids))
@@ -376,12 +380,12 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         return await self._approvals.add((ids, approver, self.tracing.here()), owner=owner, weight=weight)
 
     async def drain(self) -> None:
-        """Wait for the commands under way; for the end of the service."""
+        """Wait for the commands under way; used when the service stops."""
         await self._approvals.drain()
         await super().drain()
 
     async def _look_up_all(self, wanted: Sequence[tuple[tuple[str, ...], str]]) -> list[tuple[str, ...]]:
-        """Which of the ids the audience beside them never had, in one read."""
+        """Return, for each audience, the ids among those given that it never had, in one read."""
         found = await self.read(lambda reader: reader.event_audiences({i for ids, _ in wanted for i in ids}))
         return [tuple(i for i in ids if found.get(i) != audience) for ids, audience in wanted]
 
@@ -394,14 +398,14 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             for ids, approver, _ in wanted:
                 draft.actor = approver.actor
                 found.append(approve(draft, ids, approver))
-                settlement.settle(draft)  # what this one completes, starts in its name
+                settlement.settle(draft)  # now, so that starts caused by this approval are recorded under its actor
             return found
 
         with self.tracing.together([origin for _, _, origin in wanted]):
             return await self._decide(load, decide, actor=wanted[0][1].actor)
 
     @traced
-    async def apply_inventory(  # noqa: PLR0913 - what may be said about it
+    async def apply_inventory(  # noqa: PLR0913 - the options of the command
         self,
         inventory: Inventory,
         fingerprint: str,
@@ -411,19 +415,19 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         is_first: bool = False,
         removals: RemovalLimit | None = None,
     ) -> InventoryChange:
-        """Make the declared state exactly this; under a key, once: a repetition that comes late undoes nothing.
+        """Make the declared state exactly this; with a key only once, so that a late repetition undoes nothing.
 
         Args:
-            inventory: What is declared.
-            fingerprint: Of the file that it came in.
-            actor: Who declares it.
-            key: Of the request.
-            is_first: Only if nothing was ever declared; or else nothing happens.
-            removals: How much it may remove; None: any number, and the ledger says that it was confirmed. What the
-                service declared for itself at its first start may always be replaced.
+            inventory: Inventory to declare.
+            fingerprint: Fingerprint of the inventory file.
+            actor: Actor named in the ledger.
+            key: Idempotency key of the request; None for none.
+            is_first: True to apply it only if nothing was ever declared.
+            removals: Limit on removals; None for no limit, and the ledger records that they were confirmed. The
+                sample inventory of the first start may always be replaced.
 
         Returns:
-            How many VMs were added, changed, removed and left as they were.
+            Numbers of VMs added, changed, removed and unchanged.
 
         Raises:
             TooManyRemovals: It removes more than `removals` allows.
@@ -450,7 +454,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
                 whole=merged,
             )
 
-        # Worked out before the transaction: approvals wait for that, and not for the comparison of two large files.
+        # Planned before the transaction, so that approvals do not wait for the comparison of two large inventories.
         for _ in range(_PLANS_MAX):
             planned = await self.read_long(plan)
             try:
@@ -469,24 +473,24 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         removals: RemovalLimit | None = None,
         is_host: bool = False,
     ) -> InventoryChange:
-        """Take over what one host runs; the rest of what is declared stays.
+        """Declare the VMs of one host; the rest of the inventory stays.
 
         Args:
-            declared: What the host runs.
-            actor: Who declares it.
-            key: Of the request.
-            removals: How many of the host's VMs it may remove; None: any number, and the ledger says that it was
+            declared: VMs and scopes of the host.
+            actor: Actor named in the ledger.
+            key: Idempotency key of the request; None for none.
+            removals: Limit on removals of the host's VMs; None for no limit, and the ledger records that they were
                 confirmed.
-            is_host: Whether the host itself does, and not an operator: of other hosts' VMs it may take over only those
-                that a maintenance carries over, or did up to five minutes ago; and where `hosts_may_join_scopes` is
-                off, it may put VMs only into scopes that are new or that it runs VMs of.
+            is_host: True if the host itself declares, not an operator. Then it may take over VMs of other hosts only
+                if a maintenance moves them to it, or did up to five minutes ago; and where `hosts_may_join_scopes` is
+                off, it may put VMs only into scopes that are new or of which it already runs VMs.
 
         Returns:
-            As `apply_inventory`, of all VMs.
+            Numbers of VMs added, changed, removed and unchanged, of the whole inventory.
 
         Raises:
             TooManyRemovals: It removes more than `removals` allows.
-            Conflict: As `apply_inventory`; or it contradicts what is declared of other hosts.
+            Conflict: As `apply_inventory`; or it contradicts the declaration of another host.
         """
 
         def plan(tx: Transaction) -> _Declaration:
@@ -524,7 +528,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
     async def compare_inventory(
         self, inventory: Inventory, removals: RemovalLimit | None
     ) -> tuple[InventoryDifference, Conflict | None]:
-        """What `apply_inventory` would change now, and the error that it would raise; nothing is changed."""
+        """Return the changes that `apply_inventory` would make now and its error, if any, without applying them."""
 
         def read(reader: Reader) -> tuple[InventoryDifference, Conflict | None]:
             before = reader.inventory()
@@ -542,7 +546,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
     @traced
     async def recover_host(self, name: str, *, actor: str, reason: str | None = None) -> Host:
-        """Say that a failed host works again; see `host_failure.recover` for what it raises."""
+        """Mark a failed host as working again; see `host_failure.recover` for errors."""
 
         def load(tx: Transaction) -> State:
             return State(hosts=tx.hosts([name]))
@@ -557,10 +561,10 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         actor: str,
         key: Key | None = None,
     ) -> InventoryChange:
-        """Declare what `plan` says; None: leave what is declared as it is.
+        """Apply the declaration that `plan` returns; if it returns None, change nothing.
 
-        Without a fingerprint the file that was applied last stays the one that a start does not apply again, and what
-        changes nothing is not written.
+        Without a fingerprint, that of the last applied file is kept, so that a start does not apply the file again;
+        and a declaration that changes nothing is not recorded.
         """
         missed: list[Document] = []
         index: list[InventoryIndex] = []
@@ -605,7 +609,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
     @traced
     async def update_model(self, vm_name: str, *, actor: str) -> VirtualMachine:
-        """Bring a VM to its scope's latest model: from now on it has the scope's delete notification (R91)."""
+        """Bring a VM to its scope's latest model: it takes over the scope's terminate notification (R91)."""
 
         def load(tx: Transaction) -> State:
             return tx.load_request((), (vm_name,))
@@ -625,16 +629,16 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         return await self._decide(load, decide, actor=actor)
 
     async def is_done(self, key: Key | None) -> bool:
-        """Whether the request under that ``Idempotency-Key`` was carried out before.
+        """Return whether the request under this ``Idempotency-Key`` was carried out before.
 
         Raises:
-            IdempotencyMismatch: The key came with another request.
+            IdempotencyMismatch: The key was used for a different request.
         """
         return key is not None and await self.read(lambda reader: recall(reader, key)) is not None
 
     @traced
     async def note_clock(self, by: timedelta, *, actor: str, key: Key | None = None) -> None:
-        """Write into the ledger that an operator advanced the virtual clock."""
+        """Record in the ledger that an operator advanced the virtual clock."""
 
         def load(_tx: Transaction) -> State:
             return State()
@@ -648,7 +652,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
     # VMs
 
     async def enable(self, key: str, scope: str | None) -> None:
-        """The first valid GET of an audience enables the service for it (R67); repeating it changes nothing."""
+        """Enable the service for an audience, on its first valid GET (R67); repeating it changes nothing."""
 
         def load(tx: Transaction) -> State:
             return tx.load_audiences([key], with_waiting=True)
@@ -658,10 +662,10 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
         await self._decide(load, decide, actor="forewarn")
         if not self.feed.channel(key).is_enabled:
-            await self.catch_up()  # another replica has enabled it, and word of that is still on its way
+            await self.catch_up()  # another replica has enabled it, and the change has not arrived here yet
 
     async def remember_requests(self) -> None:
-        """Write down who asked lately, so that a restart does not take them for silent (R69)."""
+        """Record when audiences last asked, so that they do not count as silent after a restart (R69)."""
         asked = self.feed.asked()
         if asked:
             await self._command(lambda tx: tx.touch(asked), lambda _: None)
@@ -689,17 +693,17 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         elif written_at is not None and self._store.shared is None:
             self.clock_guard.follows(written_at, self.clock.now())
         async with self._lock:
-            # Not while others wait to write: reading a million VMs takes half a minute.
+            # In a read, not in the write transaction: reading a million VMs takes half a minute.
             position, index, documents = await self.read(look)
             self.identity.load(index)
             self.feed.reload(documents)
             self._position = position
 
     async def probe(self) -> None:
-        """Check that the store takes changes: by one, so that a full disk shows.
+        """Check that the store takes changes, by a write, so that a full disk is detected.
 
         Raises:
-            StoreUnavailable: It does not, or its pages are damaged.
+            StoreUnavailable: It takes none, or its pages are damaged.
         """
 
         def work(tx: Transaction) -> None:
@@ -732,7 +736,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             return [maintenance_id]
 
         found = await self._maintenances(load, decide, actor=actor, key=key)
-        if not found:  # done before under this key, and forgotten since
+        if not found:  # done before under this key, and deleted since
             msg = f"maintenance {maintenance_id!r} does not exist any more"
             raise NotFound(msg, id=maintenance_id)
         return found[0]

@@ -1,4 +1,4 @@
-"""Commands about faults on purpose: each begins and ends in the ledger, so that nobody takes it for the real thing."""
+"""Commands for injected faults; the ledger records start and end, so that none is mistaken for a real one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FaultCommands"]
 
 
 class FaultCommands(Committer):
-    """What operators and scenarios have go wrong."""
+    """Commands that inject and clear faults."""
 
     @traced
     async def inject(
@@ -28,10 +28,10 @@ class FaultCommands(Committer):
         vms: Sequence[str] = (),
         **how: Any,  # noqa: ANN401 - whatever `Faults.inject` takes
     ) -> Fault:
-        """Have something go wrong; see `Faults.inject` for what it takes and raises.
+        """Inject a fault; see `Faults.inject` for its arguments and errors.
 
-        Requests that are held are answered that nothing has changed: the client asks again, and meets the fault now
-        rather than when its wait is over.
+        Held requests are answered as unchanged, so that clients ask again and meet the fault now rather than after
+        their wait.
 
         Raises:
             NotFound: A VM does not exist.
@@ -57,10 +57,10 @@ class FaultCommands(Committer):
 
     @traced
     async def clear_faults(self, fault_id: int | None = None, *, actor: str) -> int:
-        """End one fault, or all; hands back how many.
+        """End one fault, or all; return the number ended.
 
         Raises:
-            NotFound: There is none of that number.
+            NotFound: No fault has this number.
         """
         count = self.faults.clear(fault_id)
 

@@ -1,7 +1,7 @@
-"""Following what other replicas commit: a hint wakes us, the database says what has changed.
+"""Publication of what other replicas commit: a hint wakes the follower, the database holds the changes.
 
-Each change has a number, and changes are committed in the order of their numbers. So whoever knows up to which number
-it has seen everything can ask for what came after, and misses nothing, however many hints were lost (invariant 9).
+Changes are numbered and committed in the order of their numbers. So a replica that knows the last number up to which
+it has seen everything can ask for what came after, and misses nothing, however many hints are lost (invariant 9).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _RETRY_S = 0.5
 
 
 class Follower:
-    """Keeps this process's documents those of the database.
+    """Keeps the documents of this process equal to those in the database.
 
     Args:
-        store: The database that replicas share.
-        engine: Publishes.
-        on_news: Called after somebody has committed something.
-        poll_s: How often it looks without a hint.
+        store: Database that the replicas share.
+        engine: Engine that publishes the changes.
+        on_news: Called after another replica has committed something.
+        poll_s: Interval between checks without a hint, in seconds.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Follower:
         self.is_behind = False
 
     async def run(self) -> None:
-        """Follow, until cancelled. While the database is away, what is known stays published."""
+        """Follow until cancelled. While the database is unreachable, what is known stays published."""
         with ThreadPoolExecutor(1, thread_name_prefix="forewarn-follow") as thread:
             loop = asyncio.get_running_loop()
             while True:
@@ -57,7 +57,7 @@ class Follower:
                         _log.warning("the database cannot be followed, trying again", error=error.message)
                     self.is_behind = True
                     await asyncio.sleep(_RETRY_S)
-                except Exception:  # noqa: BLE001 - whoever follows must outlive a bug; the log has the trace
+                except Exception:  # noqa: BLE001 - the follower must survive a bug; the log has the trace
                     _log.exception("following failed, trying again")
                     self.is_behind = True
                     await asyncio.sleep(_RETRY_S)

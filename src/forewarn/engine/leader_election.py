@@ -1,9 +1,9 @@
-"""Which replica carries out what is due.
+"""Leader election: only the replica that holds the lease carries out what is due.
 
-The one that holds the lease. It renews it several times in its span; whoever does not, because it is dead, halted or
-cut off, loses it, and another takes over within that span. Two things keep one that was halted from acting on what it
-no longer holds: each of its transactions looks for its term in the database, and before an actuator is called it looks
-at its own clock, which goes on while a process is halted.
+The leader renews the lease several times in its span. If it does not, because it is dead, halted or cut off, it loses
+the lease, and another replica takes over within that span. Two checks keep a leader that was halted from acting
+without the lease: each of its transactions compares its term with the database, and before it calls an actuator it
+reads its own monotonic clock, which goes on while a process is halted.
 """
 
 from __future__ import annotations
@@ -27,103 +27,103 @@ _log = structlog.get_logger("forewarn.engine.leader_election")
 
 _NAME = "scheduler"
 _RENEWALS = 4
-"""How often it is renewed in its span."""
+"""Number of renewals in the span of a lease."""
 
 _AFTER_S = 0.02
-"""From the end of somebody else's lease to the next look."""
+"""Delay from the end of another replica's lease to the next attempt, in seconds."""
 
 _SKEW_MAX = timedelta(seconds=1)
-"""Furthest that a replica's clock may be off."""
+"""Maximum difference between a replica's clock and the database's."""
 
 
 class Leadership(Protocol):
-    """Whether this process carries out what is due."""
+    """Role of this process: leader or not."""
 
     @property
     def is_held(self) -> bool:
-        """Whether it does, as far as its own clock tells."""
+        """True if this process is the leader, by its own clock."""
         ...
 
     @property
     def until_s(self) -> float:
-        """Uptime at which it ends unless it is renewed."""
+        """Uptime at which the lease ends unless it is renewed."""
         ...
 
     @property
     def skew(self) -> timedelta:
-        """How far this process's clock is ahead of the database's."""
+        """Lead of this process's clock over the database's."""
         ...
 
     def ensure_leader(self) -> None:
-        """See by its own clock that it still does.
+        """Check by its own clock that this process is still the leader.
 
         Raises:
-            LeaseLost: It does not.
+            LeaseLost: It is not.
         """
         ...
 
     def check(self, tx: Transaction) -> None:
-        """See in a transaction that it still does.
+        """Check in a transaction that this process is still the leader.
 
         Raises:
-            LeaseLost: It does not.
+            LeaseLost: It is not.
         """
         ...
 
     def check_clock(self) -> None:
-        """See that this machine's clock is right.
+        """Check that this machine's clock agrees with the database's.
 
         Raises:
-            ClockOff: It is not.
+            ClockOff: It does not.
         """
         ...
 
     async def run(self) -> None:
-        """Keep it so, until cancelled."""
+        """Take and renew the lease until cancelled."""
         ...
 
     async def give_back(self) -> None:
-        """Let another one take over at once."""
+        """Release the lease, so that another replica can take over at once."""
         ...
 
 
 class SoleLeader:
-    """The only process on its database."""
+    """Leadership of the only process on its database."""
 
     is_held = True
     until_s = math.inf
     skew = timedelta(0)
 
     def ensure_leader(self) -> None:
-        """There is nobody else."""
+        """Do nothing: there is no other replica."""
 
     def check(self, tx: Transaction) -> None:
-        """There is nobody else."""
+        """Do nothing: there is no other replica."""
 
     def check_clock(self) -> None:
-        """There is no other clock to hold it against."""
+        """Do nothing: there is no other clock to compare with."""
 
     async def run(self) -> None:
-        """There is nothing to do."""
+        """Do nothing: there is no lease."""
 
     async def give_back(self) -> None:
-        """There is nobody to take over."""
+        """Do nothing: there is no replica to take over."""
 
 
 class Leased:
-    """One of several replicas.
+    """Leadership of one among several replicas.
 
     Args:
-        store: The database that they share.
-        clock: This machine's.
-        holder: A name that no other replica has.
-        write: Runs write transactions.
-        renew: Runs renewals, which must not wait for write transactions; None: as `write`.
-        span: How long the lease lasts without being renewed.
-        on_change: Called when it was won or lost.
+        store: Database that the replicas share.
+        clock: Clock of this machine.
+        holder: Unique name of this replica.
+        write: Runner of write transactions.
+        renew: Runner of renewals, which must not wait for write transactions; None for `write`.
+        span: Lifetime of the lease without renewal.
+        on_change: Called when the lease was won or lost.
     """
 
-    def __init__(  # noqa: PLR0913 - what it is made of
+    def __init__(  # noqa: PLR0913 - its parts
         self,
         store: SharedStore,
         clock: Clock,
@@ -148,29 +148,29 @@ class Leased:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is held: taken, and not yet over by this machine's own count of seconds."""
+        """True if the lease was taken and has not ended by this machine's monotonic clock."""
         return self._term is not None and uptime_s() < self._until_s
 
     @property
     def until_s(self) -> float:
-        """As it was renewed last."""
+        """Uptime at which the lease ends, as of the last renewal."""
         return self._until_s
 
     def ensure_leader(self) -> None:
-        """Right before something is done outside of the database."""
+        """Check the lease right before an action outside the database."""
         if not self.is_held:
             msg = "the lease is over"
             raise LeaseLost(msg)
 
     def check(self, tx: Transaction) -> None:
-        """Others take it in transactions that come after this one, or came before: so the row says it all."""
+        """Check the row of the lease: any takeover is committed before this transaction, or comes after it."""
         lease: Lease | None = tx.lease(_NAME)  # type: ignore[attr-defined] # a shared store makes no other transactions
         if lease is None or (lease.holder, lease.term) != (self.holder, self._term):
             msg = "another replica carries out what is due by now"
             raise LeaseLost(msg)
 
     def check_clock(self) -> None:
-        """As it was at the last renewal."""
+        """Check the clock's skew, as of the last renewal."""
         if abs(self.skew) > _SKEW_MAX:
             seconds = self.skew.total_seconds()
             where = "ahead of" if seconds > 0 else "behind"
@@ -178,19 +178,20 @@ class Leased:
             raise ClockOff(msg)
 
     async def run(self) -> None:
-        """Take it, and renew it, until cancelled."""
+        """Take and renew the lease until cancelled."""
         while True:
             try:
                 await self._take()
             except ForewarnError as error:
                 _log.warning("the lease cannot be renewed, trying again", error=error.message)
-            except Exception:  # noqa: BLE001 - a bug must not end it for good; the log has the trace
+            except Exception:  # noqa: BLE001 - the loop must survive a bug; the log has the trace
                 _log.exception("the lease cannot be renewed, trying again")
             self._tell()
             await asyncio.sleep(min(self._span.total_seconds() / _RENEWALS, self._others_s))
 
     async def _take(self) -> None:
         self._others_s = math.inf
+        # Read before the request, so that the lease never lasts longer here than in the database.
         began_s = uptime_s()
         is_wrong = abs(self.skew) > _SKEW_MAX
         if self.is_held and not is_wrong and self._term is not None:
@@ -212,18 +213,18 @@ class Leased:
                 return tx.take_lease(_NAME, self.holder, self._span)
 
         lease = await self._write(take)
-        # Between the two readings of our clock: how long the database took is no skew.
+        # The time that the database took is no skew; it lies between the two readings of our clock.
         self._note_skew(self._clock.now() - lease.now, uptime_s() - began_s)
         if lease.holder == self.holder and abs(self.skew) <= _SKEW_MAX:
             self._term = lease.term
             self._until_s = began_s + self._span.total_seconds()
             return
         self._term = None
-        if lease.holder:  # it may be gone: look when its time is over, and not a renewal later
+        if lease.holder:  # the holder may be dead: try when its lease ends, not a renewal later
             self._others_s = max((lease.expires_at - lease.now).total_seconds(), 0) + _AFTER_S
 
     def _note_skew(self, ahead: timedelta, took_s: float) -> None:
-        """Ours was read after the database's: so much of the difference may be the way back."""
+        """Note the skew. Our clock was read after the database's: up to `took_s` of the difference may be latency."""
         way = timedelta(seconds=took_s)
         skew = max(ahead - way, min(ahead, timedelta(0)))
         if (abs(skew) > _SKEW_MAX) != (abs(self.skew) > _SKEW_MAX):
@@ -242,7 +243,7 @@ class Leased:
             self.on_change()
 
     async def give_back(self) -> None:
-        """Let another one take over at once."""
+        """Release the lease, so that another replica can take over at once."""
         if self._term is None:
             return
         self._term = None

@@ -1,4 +1,4 @@
-"""What can be given to a tenant: scopes, and VMs that stand alone."""
+"""Check of what a tenant can own: scopes and standalone VMs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check_owned"]
 
 
 def check_owned(reader: Reader, scopes: Iterable[str], vms: Iterable[str]) -> None:
-    """See that a tenant is given what there is, and what can have an owner.
+    """Check that these scopes and VMs exist and can have an owner.
 
     Raises:
         NotFound: A scope or VM does not exist.

@@ -1,4 +1,4 @@
-"""History is kept for a while, and then forgotten; and mended where an older replica has left something out."""
+"""Retention of history, and repair of what replicas of an older version leave out."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ __all__ = ["RetentionCommands"]
 T = TypeVar("T")
 
 _FORGOTTEN_MAX = 200
-"""Maintenances that are forgotten, or mended, in one transaction: others wait for it."""
+"""Maintenances deleted or repaired in one transaction; other commands wait for it."""
 
 _MENDED_AGAIN = timedelta(hours=1)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class RetentionCommands(Committer):
-    """What housekeeping has done."""
+    """Commands of housekeeping."""
 
     async def prune(
         self, history: timedelta, outcomes: timedelta, entries_max: int, audit: timedelta | None = None
     ) -> Forgotten:
-        """Forget what is older than it is kept for, and the oldest where the ledger is too long.
+        """Delete what is older than its retention, and the oldest entries where the ledger is too long.
 
-        Audit entries are forgotten by age alone: after `audit`, or after `history` if that is None.
+        Audit entries are deleted by age alone: after `audit`, or after `history` if that is None.
 
-        Goes in small steps, between which other commands have their turn. At last one entry of the ledger tells how
-        much was forgotten, if it was any.
+        Works in small steps, so that other commands can run in between. If anything was deleted, one ledger entry
+        records how much.
         """
         if self.clock_guard.jump is not None:
-            return Forgotten()  # by a clock that has jumped, everything may be old
+            return Forgotten()  # by a clock that has jumped, anything may look old
         now = self.clock.now()
         before, why = now - history, f"older than {format_span(history)} (history_retention)"
         excess = await self.read(lambda reader: reader.excess_until(entries_max))
@@ -66,7 +66,7 @@ class RetentionCommands(Committer):
         await self._command(work, self._publish)
 
     async def mend_history(self) -> int:
-        """Fill in what replicas of an earlier version leave out during an upgrade; hands back how much that was."""
+        """Fill in what replicas of an earlier version leave out during an upgrade; return the number repaired."""
         if self._store.shared is None:
             return 0
         until = self.clock.now() - _MENDED_AGAIN

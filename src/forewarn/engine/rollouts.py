@@ -1,4 +1,4 @@
-"""Commands of rollouts: planned, created, paused, and driven one step further, each in a transaction."""
+"""Commands for rollouts: plan, create, pause, resume, abort and drive them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["Driven", "RolloutCommands"]
 
 _ACTIVE_MAX = 100
 _TURNS_MAX = 100
-"""Decisions of one rollout in a transaction; the rest has its turn in the next."""
+"""Maximum number of decisions for one rollout in a transaction; the rest follows in the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driven:
-    """What one look at the rollouts did and found.
+    """Result of driving the rollouts once.
 
     Attributes:
-        checks: Health checks that are to be made, by the id of their rollout.
-        until: When to look again, if nothing happens before.
-        has_more: Whether to look again at once.
-        has_changed: Whether anything was announced, taken back or changed.
+        checks: Health checks to run, by rollout id.
+        until: Time to drive again if nothing happens before; None for no such time.
+        has_more: True if a rollout can go on at once.
+        has_changed: True if anything was announced, canceled or changed.
     """
 
     checks: dict[str, CheckHealth]
@@ -44,20 +44,20 @@ class Driven:
 
 
 class RolloutCommands(Committer):
-    """What operators ask of rollouts, and what drives them."""
+    """Commands of operators and of the rollout driver."""
 
     has_rollouts = True
-    """Whether there may be some that are not over; a hint that spares a look."""
+    """True if a rollout may be active; a hint that saves a query."""
 
     async def catch_up(self) -> bool:
-        """As every replica does; and see whether somebody was told of a rollout, who may not be the one that drives."""
+        """Publish what others have committed, and notice rollouts created through a replica that is not the leader."""
         has_news = await super().catch_up()
         if has_news and not self.has_rollouts:
             self.has_rollouts = await self._are_there()
         return has_news
 
     async def plan_rollout(self, spec: RolloutSpec) -> Plan:
-        """What a rollout would do; see `core.rollout_plan.plan` for what it raises."""
+        """Return the plan of a rollout without starting it; see `core.rollout_plan.plan` for errors."""
         inventory = await self.read_long(lambda reader: reader.inventory())
         would_warn = partial(self.would_warn, spec.cause)
         return plan(spec, inventory, self.clock.now(), rules=self.rules, would_warn=would_warn)
@@ -67,7 +67,7 @@ class RolloutCommands(Committer):
         """Plan a rollout and start it.
 
         Raises:
-            LimitExceeded: There are too many that are not over.
+            LimitExceeded: Too many rollouts are active.
         """
 
         def work(tx: Transaction) -> tuple[Rollout, Changes]:
@@ -93,17 +93,17 @@ class RolloutCommands(Committer):
     async def change_rollout(
         self, rollout_id: str, change: Callable[[Rollout, datetime], Rollout], word: str, *, actor: str
     ) -> Rollout:
-        """Pause, resume or abort one.
+        """Pause, resume or abort a rollout.
 
         Args:
-            rollout_id: Which.
-            change: One of `core.rollout_commands`.
-            word: What was done, for the ledger.
-            actor: By whom.
+            rollout_id: Id of the rollout.
+            change: Function of `core.rollout_commands`.
+            word: Action, as the ledger names it.
+            actor: Actor named in the ledger.
 
         Raises:
-            NotFound: There is none of that id.
-            Conflict: It is not in a state for that.
+            NotFound: No rollout has this id.
+            Conflict: Its state does not allow this.
         """
 
         def work(tx: Transaction) -> tuple[Rollout, Changes]:
@@ -114,10 +114,10 @@ class RolloutCommands(Committer):
         return await self._rollout_command(work)
 
     async def rollout(self, rollout_id: str) -> tuple[Rollout, Wait | None]:
-        """One, and what it waits for.
+        """Return a rollout and the step it waits for; None if it does not wait.
 
         Raises:
-            NotFound: There is none of that id.
+            NotFound: No rollout has this id.
         """
 
         def read(reader: Reader) -> tuple[Rollout, Wait | None]:
@@ -130,13 +130,13 @@ class RolloutCommands(Committer):
         return await self.read(read)
 
     async def drive_rollouts(self, health: Mapping[str, Health]) -> Driven:
-        """Take every rollout as far as it goes now.
+        """Take every active rollout as far as it can go now.
 
         Args:
-            health: What came of health checks, by rollout.
+            health: Results of health checks, by rollout id.
 
         Raises:
-            LeaseLost: Another replica drives them.
+            LeaseLost: Another replica is the leader.
         """
 
         def work(tx: Transaction) -> tuple[Driven, list[Changes]]:
@@ -183,7 +183,7 @@ class RolloutCommands(Committer):
         return await self._command(work, publish)
 
     def _keep(self, tx: Transaction, draft: Draft, rollout: Rollout, word: str) -> Changes:
-        """Store it, and say in the ledger what was done."""
+        """Store the rollout and record the action in the ledger."""
         draft.note(EntryKind.ROLLOUT, reason=f"rollout {rollout.id} {rollout.spec.name!r} {word}")
         changes = draft.finish()
         tx.save(changes)
@@ -192,7 +192,7 @@ class RolloutCommands(Committer):
 
 
 class _Turn:
-    """One rollout, taken as far as it goes in one transaction."""
+    """Driving of one rollout, as far as it can go in one transaction."""
 
     def __init__(
         self, commands: RolloutCommands, tx: Transaction, rollout: Rollout, inventory: Inventory, health: Health | None
@@ -218,7 +218,7 @@ class _Turn:
                 failures = self._rollout.failures
                 self._carry_out(each, now)
                 if self._rollout.failures > failures:
-                    break  # the rest was decided without this failure
+                    break  # the remaining steps were decided before this failure
             if not steps or isinstance(steps[-1], Wait):
                 self.has_more = False
                 break

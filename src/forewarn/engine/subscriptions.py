@@ -1,7 +1,7 @@
-"""Commands about subscriptions: made, paused, deleted; and what came of deliveries, written down.
+"""Commands for subscriptions: create, pause, resume, delete them; and record the results of deliveries.
 
-The cursor of a subscription moves in the transaction that writes down what came of the deliveries before it, after the
-receiver has answered. Whatever dies in between, nothing is lost; what was handed over may be handed over once more.
+The cursor of a subscription moves in the transaction that records the results of the deliveries before it, after the
+receiver has answered. So a crash loses nothing, but may repeat a delivery.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _REDELIVERED_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """What came of a round of deliveries for one subscription.
+    """Result of a round of deliveries for one subscription.
 
     Attributes:
-        cursor: Up to which ledger entry all was handed over or is kept below.
-        delivered: Keys of kept deliveries that got through.
-        kept: Deliveries that wait, or are dead.
-        failing_since: As it is now.
-        stop: Why the subscription is to be paused; None: it is not.
+        cursor: Last ledger entry up to which everything was delivered or is in `kept`.
+        delivered: Keys of stored deliveries that succeeded.
+        kept: Deliveries to store, waiting or dead.
+        failing_since: Start of the current failures; None if there are none.
+        stop: Reason to pause the subscription; None to leave it active.
     """
 
     cursor: int
@@ -54,14 +54,14 @@ class HandedOver:
 
 
 class SubscriptionCommands(Committer):
-    """What operators ask of subscriptions, and what is written down of deliveries."""
+    """Commands of operators on subscriptions, and of the delivery workers."""
 
     subscriptions_max = 100
     deliveries_dead_max = 10_000
     secret_overlap = timedelta(hours=24)
 
     @traced
-    async def create_subscription(  # noqa: PLR0913 - what there is to say of one
+    async def create_subscription(  # noqa: PLR0913 - the fields of a subscription
         self,
         name: str,
         url: str,
@@ -71,11 +71,11 @@ class SubscriptionCommands(Committer):
         kinds: Iterable[NotificationKind] = (),
         actor: str,
     ) -> Subscription:
-        """Tell somebody of what happens from now on. The secret is to be shown this once.
+        """Create a subscription to what happens from now on. Its secret is to be shown only now.
 
         Raises:
-            Conflict: There is one of that name.
-            LimitExceeded: There are too many.
+            Conflict: A subscription has this name already.
+            LimitExceeded: There are too many subscriptions.
             NotFound: A scope or VM does not exist.
             InvalidRequest: A scope is of the kind standalone, or a VM is in another scope.
         """
@@ -110,10 +110,10 @@ class SubscriptionCommands(Committer):
 
     @traced
     async def delete_subscription(self, wanted: str, *, actor: str) -> Subscription:
-        """Tell no more; what waits and what is dead is forgotten.
+        """Delete a subscription with its waiting and dead deliveries.
 
         Raises:
-            NotFound: There is none of that id or name.
+            NotFound: No subscription has this id or name.
         """
 
         def work(tx: Transaction, draft: Draft) -> Subscription:
@@ -126,7 +126,7 @@ class SubscriptionCommands(Committer):
 
     @traced
     async def pause_subscription(self, wanted: str, *, actor: str, reason: str | None = None) -> Subscription:
-        """Send nothing until it is resumed; nothing is lost meanwhile, as far as the ledger goes back."""
+        """Pause a subscription. Nothing is lost until it is resumed, as far as the ledger goes back."""
 
         def change(_tx: Transaction, draft: Draft, found: Subscription) -> Subscription:
             if found.state is SubscriptionState.PAUSED:
@@ -139,12 +139,12 @@ class SubscriptionCommands(Committer):
 
     @traced
     async def resume_subscription(self, wanted: str, *, actor: str, is_skipping: bool = False) -> Subscription:
-        """Go on where it was paused.
+        """Resume a subscription where it was paused.
 
         Args:
-            wanted: Its id or name.
-            actor: Who says so.
-            is_skipping: Leave out what has happened until now, and forget what waits.
+            wanted: Id or name of the subscription.
+            actor: Actor named in the ledger.
+            is_skipping: True to skip everything up to now and delete waiting deliveries.
         """
 
         def change(tx: Transaction, draft: Draft, found: Subscription) -> Subscription:
@@ -161,16 +161,16 @@ class SubscriptionCommands(Committer):
 
     @traced
     async def rotate_secret(self, wanted: str, *, actor: str, is_at_once: bool = False) -> Subscription:
-        """Sign with a new secret, to be shown this once; and with the present one too for a while.
+        """Create a new signing secret, to be shown only now; the present one also signs for `secret_overlap`.
 
         Args:
-            wanted: Its id or name.
-            actor: Who says so.
-            is_at_once: From now on with the new one alone: somebody else knows the present one, or the one before it.
+            wanted: Id or name of the subscription.
+            actor: Actor named in the ledger.
+            is_at_once: True to stop signing with earlier secrets now, as after a leak.
 
         Raises:
             NotFound: There is no such subscription.
-            Conflict: The one before the present one still signs, and would not any more: a receiver may know no other.
+            Conflict: The secret before the present one still signs and would be dropped; a receiver may still need it.
         """
 
         def change(_tx: Transaction, draft: Draft, found: Subscription) -> Subscription:
@@ -187,15 +187,16 @@ class SubscriptionCommands(Committer):
 
     @traced
     async def redeliver(self, wanted: str, keys: Iterable[tuple[int, str]] | None, *, actor: str) -> int:
-        """Try dead deliveries again, at once; hands back how many.
+        """Retry dead deliveries at once; return their number.
 
         Args:
-            wanted: The subscription's id or name.
-            keys: Which; None: all that are dead, at most 1,000 at a time.
-            actor: Who says so.
+            wanted: Id or name of the subscription.
+            keys: Keys of the deliveries, at most 1,000; None for up to 1,000 of all dead ones.
+            actor: Actor named in the ledger.
 
         Raises:
-            NotFound: One is not dead, or not there.
+            NotFound: The subscription, or one of the dead deliveries, does not exist.
+            InvalidRequest: More than 1,000 keys are given.
             Conflict: The subscription is paused.
         """
         chosen = None if keys is None else set(keys)
@@ -215,10 +216,10 @@ class SubscriptionCommands(Committer):
         return await self._change(work, actor)
 
     async def hand_over(self, subscription_id: str, outcome: HandedOver) -> bool:
-        """Write down what came of deliveries; hands back whether the subscription is still to be served.
+        """Record the results of deliveries; return True if the subscription is still active.
 
         Raises:
-            LeaseLost: Another replica delivers.
+            LeaseLost: Another replica is the leader.
         """
 
         def work(tx: Transaction) -> tuple[bool, Changes]:
@@ -249,7 +250,7 @@ class SubscriptionCommands(Committer):
         return await self._command(work, publish)
 
     def _full(self, tx: Transaction, found: Subscription, outcome: HandedOver) -> str | None:
-        """Why no more can be given up; None: it can."""
+        """Return the reason to pause if dead deliveries have reached their limit; None if not."""
         if not any(delivery.state is DeliveryState.DEAD for delivery in outcome.kept):
             return None
         count = tx.delivery_counts().get((found.id, DeliveryState.DEAD), 0)
@@ -281,7 +282,7 @@ class SubscriptionCommands(Committer):
 
 
 def find_subscription(reader: Reader, wanted: str) -> Subscription:
-    """The one of that id or name.
+    """Return the subscription with this id or name.
 
     Raises:
         NotFound: There is none.

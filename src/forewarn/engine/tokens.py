@@ -1,4 +1,4 @@
-"""Commands of access: tokens made and revoked, and calls that were refused, written down."""
+"""Commands for access: create and revoke tokens, and record refused calls."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["TokenCommands", "TokenRequest"]
 
 _HOST_TOKENS_MAX = 10
 _REVOCATIONS_MAX = 1000
-"""Used links and ended sessions that are kept for each actor."""
+"""Maximum number of used links and ended sessions stored for each actor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRequest:
-    """A token that somebody wants made, for a person or a program.
+    """Request for a token for a person or a program.
 
     Attributes:
-        name: Whose it is.
-        scopes: Of a tenant.
-        vms: Of a tenant: VMs that stand alone.
-        lasts: From now on.
+        name: Name of the owner.
+        scopes: Scopes of the tenant.
+        vms: Standalone VMs of the tenant.
+        lasts: Lifetime from now.
     """
 
     name: str
@@ -41,19 +41,19 @@ class TokenRequest:
 
 
 class TokenCommands(Committer):
-    """What operators ask of tokens, and what the control API has to tell of refusals."""
+    """Commands of operators on tokens, and of the control API on refused calls."""
 
     tokens_max: int = 1000
-    """Most tokens of people that are taken at a time."""
+    """Maximum number of valid tokens of people and programs."""
 
     @traced
     async def create_token(self, request: TokenRequest, *, actor: str) -> tuple[Token, str]:
-        """A token, and the word that is shown once.
+        """Create a token; return it with its secret, which is shown only once.
 
         Raises:
             NotFound: A scope or VM does not exist.
             InvalidRequest: A scope is of the kind standalone, or a VM is in another scope.
-            LimitExceeded: There are too many.
+            LimitExceeded: There are too many tokens.
         """
         word = new_token()
 
@@ -80,10 +80,10 @@ class TokenCommands(Committer):
 
     @traced
     async def revoke_token(self, token_id: str, *, actor: str) -> Token:
-        """Take a token no more; repeating it changes nothing.
+        """Revoke a token; repeating it changes nothing.
 
         Raises:
-            NotFound: There is none of that id.
+            NotFound: No token has this id.
         """
 
         def change(draft: Draft, tx: Transaction) -> Token:
@@ -97,11 +97,11 @@ class TokenCommands(Committer):
 
     @traced
     async def create_host_token(self, host: str, *, actor: str) -> tuple[Token, str]:
-        """A token for the endpoint on a host, and the word that is shown once.
+        """Create a token for the endpoint on a host; return it with its secret, which is shown only once.
 
         Raises:
             NotFound: There is no such host.
-            LimitExceeded: It has too many.
+            LimitExceeded: The host has too many tokens.
         """
         if host not in self.identity.hosts:
             msg = f"host {host!r} does not exist: see 'forewarn host list'"
@@ -128,7 +128,7 @@ class TokenCommands(Committer):
 
     @traced
     async def revoke_host_token(self, host: str, token_id: str, *, actor: str) -> Token:
-        """Take a host's token no more.
+        """Revoke a token of a host.
 
         Raises:
             NotFound: The host has no such token.
@@ -159,22 +159,22 @@ class TokenCommands(Committer):
         return await self._command(work, publish)
 
     async def token(self, token_digest: str) -> Token | None:
-        """The token of that digest."""
+        """Return the token with this digest."""
         return await self.read(lambda reader: reader.token(token_digest))
 
     async def token_of(self, token_id: str) -> Token | None:
-        """The token of that id."""
+        """Return the token with this id."""
         return await self.read(lambda reader: reader.token_of(token_id))
 
     async def is_revoked(self, nonce: str) -> bool:
-        """Whether the login link was used, or the session logged out of, that has this nonce."""
+        """Return whether the login link or session with this nonce was revoked."""
         return await self.read(lambda reader: reader.is_revoked(nonce))
 
     async def revoke(self, revocation: Revocation) -> bool:
-        """Take a login link or a session no more, at no replica and after no restart.
+        """Revoke a login link or a session, on all replicas and permanently.
 
         Returns:
-            Whether it was not revoked before.
+            True if it was neither revoked before nor expired.
         """
         now = self.clock.now()
         if revocation.expires_at <= now:
@@ -182,12 +182,12 @@ class TokenCommands(Committer):
         return await self._command(lambda tx: tx.revoke(revocation, now, _REVOCATIONS_MAX), bool)
 
     async def is_token_taken(self, token_id: str, now: datetime) -> bool:
-        """Whether the token of that id is neither revoked nor expired."""
+        """Return whether the token with this id is neither revoked nor expired."""
         token = await self.token_of(token_id)
         return token is not None and token.is_taken(now)
 
     async def note_refused(self, entries: Iterable[Entry]) -> None:
-        """Write refused calls into the ledger."""
+        """Record refused calls in the ledger."""
         changes = Changes(entries=list(entries))
 
         def work(tx: Transaction) -> Changes:

@@ -1,10 +1,10 @@
-"""Decide, commit, publish: how every command runs.
+"""Execution of commands: decide, commit, publish.
 
 In one transaction, on the writer's thread, a command loads a working set, lets the pure core decide, settles what
-follows, and commits. Only then are the new documents published and anybody told, in the order of the commits.
+follows, and commits. Only then are the new documents published and listeners called, in the order of the commits.
 
-A command is shielded: who asked for it may go away, but once begun it is carried out and published. A commit that
-failed may have succeeded all the same, when only the answer was lost; so the next command that gets through publishes
+A command is shielded: once begun it is carried out and published, even if its caller is cancelled. A commit that
+failed may have succeeded all the same, if only the answer was lost; so the next command that succeeds publishes
 everything.
 """
 
@@ -40,35 +40,35 @@ C = TypeVar("C", bound="Committer")
 P = ParamSpec("P")
 
 Snapshot = tuple[Inventory, list[Document]]
-"""All that the endpoint shows: the inventory and the documents."""
+"""Complete state of the endpoint: the inventory and the documents."""
 
 Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a blocking function somewhere and hands back its result."""
+"""Function that runs a blocking function somewhere and returns its result."""
 
 
 class IdSource(Protocol):
-    """Makes ids: ``"event"`` gives an upper-case GUID, ``"maintenance"`` a short lower-case id."""
+    """Source of ids: an upper-case GUID for ``"event"``, a short lower-case id for ``"maintenance"``."""
 
     def __call__(self, kind: str) -> str:
-        """A new id."""
+        """Return a new id."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """An ``Idempotency-Key`` and the fingerprint of the request it came with."""
+    """An ``Idempotency-Key`` and the fingerprint of its request."""
 
     key: str
     fingerprint: str
 
 
 async def inline(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
-    """Run it right here: for tests and virtual time, where order must never vary."""
+    """Run a function in the calling thread: for tests and virtual time, where the order must never vary."""
     return function()
 
 
 def threaded(executor: ThreadPoolExecutor) -> Runner:
-    """Run it on a thread of `executor`, so that the event loop never waits for a disk."""
+    """Return a runner on a thread of `executor`, so that the event loop never waits for a disk."""
 
     async def run(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
         return await asyncio.get_running_loop().run_in_executor(executor, function)
@@ -79,7 +79,7 @@ def threaded(executor: ThreadPoolExecutor) -> Runner:
 def traced(
     method: Callable[Concatenate[C, P], Awaitable[T]],
 ) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
-    """Have a command told under its name, where anything is."""
+    """Trace a command under its name, if tracing is on."""
     name = method.__name__.replace("_", " ")
 
     @wraps(method)
@@ -96,21 +96,21 @@ class Committer:
     """Carries out transactions and publishes what they changed.
 
     Args:
-        store: The database.
-        clock: The time.
-        feed: Where documents are published.
-        identity: Told about a new inventory.
+        store: Database.
+        clock: Source of the time.
+        feed: Feed that documents are published to.
+        identity: Index that takes over inventory changes.
         rules: Settings of the core.
         new_id: Source of ids.
-        write: Runs write transactions, one after the other.
-        read: Runs reads.
-        read_long: Runs reads of a whole inventory, which take seconds; None: as `read`.
-        waiting_max: Most changes that may wait for the database; one more is refused.
-        faults: What goes wrong on purpose; None for a set of its own.
-        clock_guard: Watches the clock; None for one with the default limit.
+        write: Runner of write transactions, one after the other.
+        read: Runner of reads.
+        read_long: Runner of reads of a whole inventory, which take seconds; None for `read`.
+        waiting_max: Maximum number of changes waiting for the database; one more is refused.
+        faults: Injected faults; None for a new, empty registry.
+        clock_guard: Detector of clock jumps; None for one with the default limit.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts it is put together from
+    def __init__(  # noqa: PLR0913 - its parts
         self,
         *,
         store: Store,
@@ -147,12 +147,12 @@ class Committer:
         self.listeners: list[Callable[[Changes], None]] = []
 
     async def read(self, function: Callable[[Reader], T]) -> T:
-        """Run a read on a reader's thread."""
+        """Run a read on a reader thread."""
         result: T = await self._read(partial(self._call, function))
         return result
 
     async def read_long(self, function: Callable[[Reader], T]) -> T:
-        """Run a read that takes seconds where much is declared; one at a time, and short ones do not wait for it."""
+        """Run a read that takes seconds for a large inventory; one at a time, without delaying short reads."""
         result: T = await self._read_long(partial(self._call, function))
         return result
 
@@ -163,7 +163,7 @@ class Committer:
     async def _maintenances(
         self, load: Callable[[Transaction], State], decide: Callable[[Draft], list[str]], *, actor: str, key: Key | None
     ) -> list[Maintenance]:
-        """A command that answers with maintenances, and can be repeated under an ``Idempotency-Key``."""
+        """Run a command that returns maintenances and can be repeated under an ``Idempotency-Key``."""
 
         def work(tx: Transaction) -> tuple[list[Maintenance], Changes]:
             known = recall(tx, key)
@@ -203,7 +203,7 @@ class Committer:
         return await self._command(work, publish)
 
     async def _command(self, work: Callable[[Transaction], Any], publish: Callable[[Any], T]) -> T:
-        """One transaction and its publication, in the order of commits, whoever stops waiting for it."""
+        """Run a transaction and publish its result, in the order of commits, even if the caller is cancelled."""
         origin = self.tracing.here()
 
         def transact() -> tuple[int, Snapshot | None, Any]:
@@ -211,11 +211,12 @@ class Committer:
                 position = tx.position() if self._is_in_doubt else 0
                 snapshot = (tx.inventory(), list(tx.documents())) if self._is_in_doubt else None
                 result = work(tx)
+                # The commit happens at the end of this block; if it raises, it may have succeeded all the same.
                 self._is_in_doubt = True
             self._is_in_doubt = False
             return position, snapshot, result
 
-        def show(position: int, snapshot: Snapshot | None, result: Any) -> T:  # noqa: ANN401 - whatever the work handed back
+        def show(position: int, snapshot: Snapshot | None, result: Any) -> T:  # noqa: ANN401 - the result of the work
             if snapshot is not None:
                 self.identity.load(snapshot[0])
                 self.feed.reload(snapshot[1])
@@ -227,7 +228,7 @@ class Committer:
                 return show(*await self._write(transact))
 
         if self._write is inline:
-            return show(*transact())  # nothing comes in between, and nobody can stop waiting
+            return show(*transact())  # nothing runs in between, and the caller cannot be cancelled here
         if len(self._commands) >= self._waiting_max:
             msg = f"{len(self._commands)} changes are waiting for the database already (commands_max)"
             raise StoreUnavailable(msg, limit="commands_max")
@@ -237,8 +238,8 @@ class Committer:
         return await asyncio.shield(task)
 
     async def catch_up(self) -> bool:
-        """Publish what others have committed; hands back whether there was anything."""
-        async with self._lock:  # a view that is older than a commit of ours must not be published after it
+        """Publish what other replicas have committed; return True if there was anything."""
+        async with self._lock:  # a view read before one of our commits must not be published after it
 
             def work() -> tuple[News, InventoryIndex | None]:
                 with self._store.read() as reader:
@@ -257,7 +258,7 @@ class Committer:
             return has_changed
 
     def would_warn(self, cause: str, vm: str) -> bool:
-        """Whether an operation of that cause on that VM would show an event now, as far as is known here (R70c)."""
+        """Return whether this cause would show an event to this VM now, as far as this replica knows (R70c)."""
         found = self.identity.declared(vm)
         if found is None:
             return False
@@ -265,22 +266,22 @@ class Committer:
         return is_announcing(audience, self.clock.now(), self.rules.announce_delay) and makes_event(cause, *found)
 
     def _missed(self, tx: Transaction) -> list[Document]:
-        """What others have committed and is not published here yet; none where there are no others.
+        """Return documents that other replicas committed and that are not published here yet.
 
-        A VM that moves must be shown nothing on its new host that is older than what it saw on the old one. So this is
-        published before the inventory that moves it.
+        A VM that moves must see nothing on its new host that is older than what it saw on the old one. So these
+        documents are published before the inventory that moves it.
         """
         return [] if isinstance(self.leadership, SoleLeader) else list(tx.news(self._position).documents)
 
     @property
     def position(self) -> int:
-        """Up to which change everything that others have committed was published; 0 where there are no others."""
+        """Number of the last change of other replicas published here; 0 without other replicas."""
         return 0 if isinstance(self.leadership, SoleLeader) else self._position
 
     def _now(self, tx: Transaction) -> datetime:
-        """The moment of a decision: by the database's clock where replicas share it, for then it is one for all.
+        """Return the time of a decision: by the database's clock, common to all replicas, where they share one.
 
-        Each reading is held against the seconds that pass however a clock is set, before anything is decided by it.
+        Each reading is compared with a monotonic clock before anything is decided by it.
         """
         shared = None if self.clock.is_virtual else tx.now()
         if shared is not None:
@@ -291,7 +292,7 @@ class Committer:
         return now
 
     async def drain(self) -> None:
-        """Wait for the commands under way; for the end of the service."""
+        """Wait for the commands under way; used when the service stops."""
         await asyncio.gather(*self._commands, return_exceptions=True)
 
     def _draft(self, state: State, tx: Transaction, actor: str) -> Draft:
@@ -315,10 +316,10 @@ class Committer:
 
 
 def recall(reader: Reader, key: Key | None) -> dict[str, Any] | None:
-    """What the request under that key led to; None when it was not carried out yet.
+    """Return the outcome of the request under this key; None if it was not carried out yet.
 
     Raises:
-        IdempotencyMismatch: The key came with another request.
+        IdempotencyMismatch: The key was used for a different request.
     """
     known = None if key is None else reader.outcome(key.key)
     if known is None or key is None:

@@ -1,1 +1,1 @@
-"""The metadata endpoint on a host, away from the control plane."""
+"""Metadata endpoint on a host, separate from the control plane."""

@@ -1,13 +1,13 @@
-"""Says by DHCP where the metadata endpoint is, to guests that ask for it (R94, R95).
+"""DHCP responder that announces the metadata endpoint to guests (R94, R95).
 
-Whoever asks for option 245 is told the endpoint's address, and nothing else: the network's own DHCP server goes on
-giving addresses. A client that wants an address must not hear us then: udhcpc and dhclient take even an offer of
-0.0.0.0 that names no server, if it is the first. So a DHCPDISCOVER is answered when it says nothing but that it is one,
-as the protocol's sample, and a DHCPINFORM of whoever has an address. Only where a lease is told for a guest, it is
-offered that.
+A guest that requests option 245 gets the address of the endpoint and nothing else; the network's DHCP server still
+assigns addresses. A client that wants an address must get no answer from us: udhcpc and dhclient accept even an offer
+of 0.0.0.0 that names no server, if it comes first. So two messages are answered: a bare DHCPDISCOVER, as in the
+protocol's sample, and a DHCPINFORM from a client with an address. An address is offered only if a lease is configured
+for the guest.
 
-The socket is bound to the broadcast address. So it takes no packet from another server on this host, which one sends
-to that server alone.
+The socket is bound to the broadcast address. So it does not receive unicast packets for another DHCP server on this
+host.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ __all__ = ["Kind", "Lease", "Question", "Responder", "decide", "decode_question"
 _log = structlog.get_logger("forewarn.host")
 
 ANSWERS_PER_S_MAX = 50
-"""Answers on one interface in a second; what is asked beyond that is dropped, and clients ask again."""
+"""Maximum number of answers per interface and second; further questions are dropped, and clients retry."""
 
 PACKET_BYTES_MAX = 1500
-"""Largest question."""
+"""Maximum size of a question."""
 
 LEASE_MIN_S, LEASE_MAX_S = 60, 365 * 86400
 """Shortest and longest lease, in seconds."""
 
-_READ_MAX = 64  # packets in one turn of the event loop
+_READ_MAX = 64  # packets in one iteration of the event loop
 _SERVER_PORT, _CLIENT_PORT = 67, 68
 _EVERYBODY = "255.255.255.255"
-_NOBODY = "0.0.0.0"  # noqa: S104 - how DHCP writes that there is no address
+_NOBODY = "0.0.0.0"  # noqa: S104 - "no address" in DHCP
 _HEAD = struct.Struct("!BBBBIHH4s4s4s4s16s64s128s4s")
 _COOKIE = bytes.fromhex("63825363")
-_ANSWER_BYTES_MIN = 300  # as BOOTP's, for old clients; R95 wants 246
+_ANSWER_BYTES_MIN = 300  # as in BOOTP, for old clients; R95 requires 246
 _PKTINFO = struct.Struct("=i4s4s")
-_IP_PKTINFO = 8  # Python names it from 3.14 on
+_IP_PKTINFO = 8  # named in Python only from 3.14 on
 _REQUEST, _REPLY, _ETHERNET, _MAC_BYTES = 1, 2, 1, 6
-_IS_GROUP = 1  # the bit of a MAC that no network card has
+_IS_GROUP = 1  # multicast bit of a MAC, never set for a network card
 _PAD, _MASK, _ROUTER, _WANTED, _SECONDS, _KIND, _SERVER, _ASKED, _ENDPOINT, _END = 0, 1, 3, 50, 51, 53, 54, 55, 245, 255
 
 
 class Kind(IntEnum):
-    """Kinds of DHCP messages, of those that matter here."""
+    """Kinds of DHCP messages used here."""
 
     DISCOVER = 1
     OFFER = 2
@@ -69,15 +69,15 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """An address for a guest.
+    """Address for a guest.
 
     Attributes:
-        prefix: Bits of the network's mask, 1 to 32.
-        gateway: Its default route; None: it is told none.
-        duration_s: For how many seconds, a minute to a year.
+        prefix: Length of the network's prefix in bits, 1 to 32.
+        gateway: Default gateway; None if none is sent.
+        duration_s: Duration in seconds, a minute to a year.
 
     Raises:
-        ConfigError: One of them is out of its range.
+        ConfigError: A value is out of range.
     """
 
     address: ipaddress.IPv4Address
@@ -94,17 +94,16 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a client wants to know.
+    """Request of a DHCP client.
 
     Attributes:
-        xid: By which it knows the answer.
-        mac: Six bytes.
-        address: The one that it has; 0.0.0.0: none.
-        wanted: The one that it would like; 0.0.0.0: it does not say.
-        server: The server that it means; 0.0.0.0: any.
-        is_bare: Whether it asks for option 245 alone, and says nothing of itself, as no client does that wants an
-            address.
-        flags: Handed back as they came.
+        xid: Transaction id, copied to the answer.
+        mac: MAC address, six bytes.
+        address: Current address of the client; 0.0.0.0 if none.
+        wanted: Requested address; 0.0.0.0 if not given.
+        server: Server that the client selected; 0.0.0.0 for any.
+        is_bare: True if it requests only option 245 and has no other options; clients that want an address never do.
+        flags: Flags, copied to the answer.
     """
 
     kind: Kind
@@ -118,14 +117,14 @@ class Question:
 
 
 def decode_question(packet: bytes) -> Question | None:
-    """The question in a packet.
+    """Decode the question in a packet.
 
     Args:
-        packet: As received; may be anything.
+        packet: Packet as received; may hold anything.
 
     Returns:
-        None when it is damaged, came over a relay, is not of a kind that is answered, or does not ask for option 245.
-        Who lists no options at all, as the sample of R94, asks for it.
+        Question; None if the packet is malformed, came over a relay, is of another kind, or does not request option
+        245. A packet without a list of requested options, as in the sample of R94, counts as requesting it.
 
     Spec: R94
     """
@@ -150,12 +149,12 @@ def decode_question(packet: bytes) -> Question | None:
             is_bare=asked == {_ENDPOINT} and options.keys() <= {_KIND, _ASKED},
             flags=flags,
         )
-    except ValueError:  # an option of another length, or another kind
+    except ValueError:  # an option of the wrong length, or another kind
         return None
 
 
 def _options(content: bytes) -> dict[int, bytes] | None:
-    """Options by their code; None when they do not come to their end."""
+    """Return the options by code; None if the end marker is missing."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(content) and content[at] != _END:
@@ -169,12 +168,12 @@ def _options(content: bytes) -> dict[int, bytes] | None:
 
 
 def decide(question: Question, lease: Lease | None, server: ipaddress.IPv4Address) -> tuple[Kind, Lease | None] | None:
-    """What to answer, with which lease; None: nothing.
+    """Return the kind of answer and its lease; None for no answer.
 
     Args:
-        question: What is asked.
-        lease: What the guest is to have; None: another server sees to that.
-        server: Who we are.
+        question: Question to answer.
+        lease: Lease for the guest; None if another server assigns its address.
+        server: Address of this server.
     """
     if question.kind is Kind.INFORM:
         return Kind.ACK, None
@@ -194,7 +193,7 @@ def encode_answer(
     endpoint: ipaddress.IPv4Address,
     server: ipaddress.IPv4Address,
 ) -> bytes:
-    """The answer, at least 300 bytes; an offer without a lease names no server, since none could be asked for it.
+    """Encode the answer, at least 300 bytes; an offer without a lease names no server, so no client can request it.
 
     Spec: R95
     """
@@ -220,20 +219,20 @@ def encode_answer(
 
 
 class Responder:
-    """Answers on some interfaces of this host.
+    """DHCP responder on some interfaces of this host.
 
     Args:
         endpoint: IPv4 address of the metadata endpoint, as guests reach it.
-        interfaces: Names of the interfaces to answer on, at this moment.
-        server: An IPv4 address of this host, from which to answer; empty: the endpoint's.
-        lease: What a guest is to have, by interface and MAC (as ``52:54:00:12:34:56``); None: no address is offered.
+        interfaces: Returns the names of the interfaces to answer on.
+        server: IPv4 address of this host to answer from; empty for the endpoint's.
+        lease: Returns the lease of a guest by interface and MAC (as ``52:54:00:12:34:56``); None to offer no addresses.
 
     Attributes:
-        answered: How many questions were.
-        dropped: How many packets were not, whatever the reason.
+        answered: Number of answered packets.
+        dropped: Number of packets not answered, for any reason.
 
     Raises:
-        ConfigError: An address is none.
+        ConfigError: An address is invalid.
 
     Spec: R94, R95
     """
@@ -259,10 +258,10 @@ class Responder:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Responder]:
-        """Guests are answered until the block ends.
+        """Answer guests until the block ends.
 
         Raises:
-            ConfigError: The port cannot be had.
+            ConfigError: The port cannot be bound.
         """
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
@@ -300,13 +299,13 @@ class Responder:
             index = next((_PKTINFO.unpack(info)[0] for _, kind, info in ancillary if kind == _IP_PKTINFO), 0)
             try:
                 name = socket.if_indextoname(index)
-            except OSError:  # it is gone again
+            except OSError:  # it has just disappeared
                 name = ""
             if name not in interfaces or not self._answer(sock, packet, name, index):
                 self.dropped += 1
 
     def _answer(self, sock: socket.socket, packet: bytes, name: str, index: int) -> bool:
-        """Answer a packet that came in there; hands back whether it was."""
+        """Answer a packet from an interface; return True if an answer was sent."""
         question = decode_question(packet)
         if question is None or self._in_second.get(index, 0) >= ANSWERS_PER_S_MAX:
             return False
@@ -329,7 +328,7 @@ class Responder:
         return True
 
     def _say(self, words: str, **facts: str) -> None:
-        """One line in a second at most: a guest must not be able to fill the log."""
+        """Log at most one line per second: a guest must not be able to fill the log."""
         if self._line_at == self._second:
             self._lines_left_out += 1
             return
@@ -350,5 +349,5 @@ def _address(text: str) -> ipaddress.IPv4Address:
 
 
 def _is_of_one(address: ipaddress.IPv4Address) -> bool:
-    """Whether it can be one machine's address in a network."""
+    """Return True if the address can belong to a single machine in a network."""
     return not (address.is_unspecified or address.is_multicast or address.is_reserved or address.is_loopback)

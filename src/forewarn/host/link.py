@@ -1,7 +1,7 @@
-"""The way from a host to its control plane: one of several replicas, whichever answers.
+"""Connection from a host to its control plane: to one of several replicas.
 
-Watching, and passing on what VMs send, go to the same replica while it answers. When it does not, the next one is
-tried, after a pause that grows and is never the same for two hosts, so that they do not all come at once.
+The watch and the requests passed on for VMs go to the same replica while it answers. If it does not, the next one is
+used; a watch is retried after a growing pause with jitter, so that hosts do not all reconnect at once.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ __all__ = ["Link"]
 _CONNECT_S = 3.0
 _ANSWER_S = 10.0
 _SILENCE_S = 15.0
-"""A stream that says nothing for so long is dead: it has a line every five seconds."""
+"""Silence after which a stream counts as dead: it carries a line every five seconds."""
 
 _LINE_BYTES_MAX = 64 << 20
 _REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
 
 
 class Link:
-    """To the control plane.
+    """Client of the control plane.
 
     Args:
-        host: This host's name.
+        host: Name of this host.
         urls: Base URLs of the replicas; at least one.
-        token: Of this host.
-        tls: How their certificates are checked; None: as the system does.
-        rng: Where pauses come from.
+        token: Token of this host.
+        tls: TLS context to verify the replicas; None for the system's default.
+        rng: Source of the jitter and the order of the replicas; None for a new one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Link:
             raise ConfigError(msg)
         self.host = host
         self._urls = list(urls)
-        self._rng = rng or random.Random()  # noqa: S311 - pauses, and nothing to be guessed
+        self._rng = rng or random.Random()  # noqa: S311 - for pauses only, no secrets
         self._rng.shuffle(self._urls)
         self._client = httpx.AsyncClient(
             headers={"authorization": f"Bearer {token}"},
@@ -66,24 +66,24 @@ class Link:
 
     @property
     def url(self) -> str:
-        """The replica that is asked now."""
+        """URL of the current replica."""
         return self._urls[0]
 
     def turn(self) -> None:
-        """Ask the next one from now on."""
+        """Switch to the next replica."""
         self._urls.append(self._urls.pop(0))
 
     def pause_s(self, attempt: int) -> float:
-        """How long to wait before that attempt, from 1: up to 10 s, and each time another part of it."""
+        """Return the pause before an attempt, counted from 1: exponential up to 10 s, with jitter."""
         return self._rng.uniform(0.5, 1.0) * min(0.2 * 2.0 ** min(attempt, 10), 10.0)
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The lines that the control plane tells.
+        """Open the stream of lines from the control plane.
 
         Raises:
-            ControlUnreachable: It does not answer, or stopped to.
-            ControlRefused: It does not want this host.
+            ControlUnreachable: The replica does not answer, or no longer does.
+            ControlRefused: The replica refuses this host.
         """
         timeout = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
         try:
@@ -96,12 +96,12 @@ class Link:
             raise _unreachable(self.url, error) from error
 
     async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
-        """Pass an approval on; when this returns, it is on the control plane's disk.
+        """Pass an approval on; it is on the control plane's disk when this returns.
 
         Raises:
-            ControlUnreachable: No replica answers, or none can tell; it may have been taken.
-            ControlRefused: It does not want this host, or not this VM.
-            LimitExceeded: Too many approvals of this VM wait there already; no other replica is asked.
+            ControlUnreachable: No replica gave a usable answer; the approval may have been accepted.
+            ControlRefused: The control plane refuses this host or this VM.
+            LimitExceeded: Too many approvals of this VM are pending there; no other replica is tried.
         """
         body = {
             "vm": approver.vm,
@@ -119,20 +119,21 @@ class Link:
         )
 
     async def report(self, asked: Mapping[str, datetime]) -> None:
-        """Tell which VMs asked, and when last.
+        """Report the time of the last request of each VM.
 
         Raises:
-            ControlUnreachable: No replica answers.
-            ControlRefused: It does not want this host, or not one of these VMs.
+            ControlUnreachable: No replica gave a usable answer.
+            ControlRefused: The control plane refuses this host or one of these VMs.
+            LimitExceeded: The control plane is over a limit; no other replica is tried.
         """
         await self._post("requests", {"vms": {vm: moment.isoformat() for vm, moment in asked.items()}})
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close all connections."""
         await self._client.aclose()
 
-    async def _post(self, what: str, body: object) -> Any:  # noqa: ANN401 - what the control plane answered, as JSON
-        """To one replica after the other, each once."""
+    async def _post(self, what: str, body: object) -> Any:  # noqa: ANN401 - JSON
+        """Post to each replica in turn, once, until one accepts; return its answer."""
         failure: ControlUnreachable | None = None
         for _ in self._urls:
             try:

@@ -1,13 +1,12 @@
-"""A listening socket for each VM of a host, so that the socket says who calls.
+"""Listening sockets for the VMs of a host, which identify the caller.
 
-Three ways. By `address` there is one socket for all, and the source address says who calls. By `interface` each VM has
-a socket that is bound to the host's end of its network card: what the guest writes into its packets changes nothing,
-and two guests may have the same address. By `socket` each VM has a Unix socket, for guests without a network of the
-host's.
+There are three ways. By `address`, all VMs share the sockets, and the source address identifies the caller. By
+`interface`, each VM has a socket bound to the host's end of its network card: forged packets change nothing, and two
+guests may have the same address. By `socket`, each VM has a Unix socket, for guests that share no network with the
+host.
 
-VMs and interfaces come and go. So the sockets that should be there are compared, again and again, with those that are:
-every few seconds, and at once when the kernel says that something has changed. What it says is a hint and is not read
-(invariant 9).
+VMs and interfaces come and go. So the wanted sockets are compared with the open ones every few seconds, and at once
+when the kernel reports a change. The report is only a hint, and its content is not read (invariant 9).
 """
 
 from __future__ import annotations
@@ -56,30 +55,30 @@ __all__ = [
 _log = structlog.get_logger("forewarn.host")
 
 INTERFACE_NAME_MAX = 15
-"""Characters of an interface's name; Linux's own limit."""
+"""Maximum length of an interface's name, set by Linux."""
 
 INTERFACES_FILE_BYTES_MAX = 1 << 20
-"""Largest file that says which interface is whose."""
+"""Maximum size of the file that assigns interfaces to VMs."""
 
 PATH_BYTES_MAX = 107
-"""Longest path of a Unix socket; Linux's own limit."""
+"""Maximum length of a Unix socket's path, set by Linux."""
 
 POLL_INTERVAL_MIN_S, POLL_INTERVAL_MAX_S = 0.1, 3600.0
-"""From how often to how seldom one may look without being told, in seconds."""
+"""Range of the poll interval, in seconds."""
 
-_SETTLE_S = 0.05  # what changes together is looked at once
+_SETTLE_S = 0.05  # changes that come together are handled in one pass
 _NAMES_TOLD_MAX = 5
 _NEWS_READ_MAX = 1000
 _VM = "{vm}"
 _INTERFACES = Path("/sys/class/net")
 _SIOCGIFHWADDR = 0x8927
 _MAC_DIGITS = 12
-_TAP_PREFIX = "fe"  # libvirt gives a tap its guest's MAC, but for the first byte
+_TAP_PREFIX = "fe"  # libvirt gives a tap the MAC of its guest, except for the first byte
 _RTMGRP_LINK, _RTMGRP_IPV4_IFADDR, _RTMGRP_IPV6_IFADDR = 0x1, 0x10, 0x100
 
 
 class Way(StrEnum):
-    """What tells VMs apart."""
+    """Means of telling VMs apart."""
 
     ADDRESS = "address"
     INTERFACE = "interface"
@@ -88,22 +87,22 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """How the VMs of a host are told apart.
+    """Settings for identifying the VMs of a host.
 
     Attributes:
         by: One way or two; not both address and interface.
         listen: Addresses with ports, as ``169.254.169.254:80``; for address and interface.
-        pattern: Name of a VM's interface, as ``tap-{vm}``; empty: none.
-        file: YAML that says which interface is whose: ``interfaces: {vnet0: web-0}``. Goes before the pattern. None:
-            there is none.
-        by_mac: Whether an interface whose MAC is a VM's with ``fe`` as first byte is that VM's, as with libvirt. The
-            file and the pattern go before it.
-        folder: Where each VM gets ``{vm}.sock``; made if it is not there.
-        group: Who may connect there besides our own user; empty: nobody.
-        poll_interval_s: How often to look without being told, 0.1 to 3600 s.
+        pattern: Pattern for the name of a VM's interface, as ``tap-{vm}``; empty for none.
+        file: YAML file that assigns interfaces to VMs, as ``interfaces: {vnet0: web-0}``; takes precedence over the
+            pattern; None if there is none.
+        by_mac: True if a tap belongs to the VM with the same MAC except for the first byte ``fe``, as in libvirt; the
+            file and the pattern take precedence.
+        folder: Folder for the Unix socket ``{vm}.sock`` of each VM, created if missing; None if there is none.
+        group: Group that may connect to the Unix sockets besides our own user; empty for none.
+        poll_interval_s: Interval between checks without a hint, 0.1 to 3600 s.
 
     Raises:
-        ConfigError: What is said makes no sense together.
+        ConfigError: The settings contradict each other, or a value is invalid.
     """
 
     by: tuple[Way, ...]
@@ -119,10 +118,10 @@ class Ways:
         msg = next((words for is_wrong, words in self._rules() if is_wrong), None)
         if msg is not None:
             raise ConfigError(msg)
-        _ = self.addresses, self.gid  # these say so when there is no such address or group
+        _ = self.addresses, self.gid  # raise ConfigError for an invalid address or group
 
     def _rules(self) -> Iterator[tuple[bool, str]]:
-        """What must not be, and what to say then."""
+        """Yield each condition that is an error, with its message."""
         names_interfaces = bool(self.pattern or self.file or self.by_mac)
         fixed = self.pattern.replace(_VM, "", 1)
         yield not self.by, "say how VMs are told apart: by address, interface or socket"
@@ -159,12 +158,12 @@ class Ways:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where to listen."""
+        """Addresses and ports to listen on."""
         return [parse_listen(text) for text in self.listen]
 
     @property
     def gid(self) -> int | None:
-        """Number of the group that may connect to Unix sockets; None: there is none."""
+        """Id of the group that may connect to the Unix sockets; None if there is none."""
         if not self.group:
             return None
         try:
@@ -181,10 +180,10 @@ class _InterfacesIn(BaseModel):
 
 
 def read_interfaces(path: Path) -> dict[str, str]:
-    """The VM of each interface, by the interface's name, as a file says it.
+    """Read the file that assigns interfaces to VMs; return the VM by the interface's name.
 
     Raises:
-        ConfigError: It cannot be read, or says something else.
+        ConfigError: The file cannot be read, or its content is invalid.
     """
     source = YamlSource(str(path), size_bytes_max=INTERFACES_FILE_BYTES_MAX, kind="mapping", fault=ConfigError)
     try:
@@ -201,12 +200,12 @@ def read_interfaces(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface of this host.
+    """Network interface of this host.
 
     Attributes:
-        index: Linux counts them up, and gives none twice before it has given all.
-        mac: Twelve hexadecimal digits; empty where nobody asked, or it has none.
-        is_bridge_port: Whether what comes in there comes in at a bridge instead.
+        index: Number of the interface; Linux reuses numbers only after it has used all.
+        mac: Twelve hexadecimal digits; empty if not requested, or if it has none.
+        is_bridge_port: True if it is a port of a bridge, so that its packets arrive at the bridge instead.
     """
 
     name: str
@@ -216,10 +215,10 @@ class Interface:
 
 
 def list_interfaces(*, with_macs: bool = False) -> list[Interface]:
-    """Those that this network namespace has now.
+    """List the network interfaces of this network namespace.
 
     Raises:
-        OSError: The system does not say.
+        OSError: The system cannot list them.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         return [
@@ -229,18 +228,18 @@ def list_interfaces(*, with_macs: bool = False) -> list[Interface]:
 
 
 def _mac(control: socket.socket, name: str) -> str:
-    with suppress(OSError):  # it is gone again
+    with suppress(OSError):  # it has just disappeared
         answer = fcntl.ioctl(control, _SIOCGIFHWADDR, struct.pack("256s", os.fsencode(name)))
         return answer[18:24].hex()
     return ""
 
 
 class Trouble(NamedTuple):
-    """Why a VM is not answered.
+    """Problem because of which a VM is not answered.
 
     Attributes:
-        vm: Which; empty: all.
-        reason: What is wrong, and what to do.
+        vm: Name of the VM; empty for all.
+        reason: Cause and remedy.
     """
 
     vm: str
@@ -256,16 +255,16 @@ _BRIDGED = (
 def assign(
     ways: Ways, vms: Iterable[VirtualMachine], interfaces: Iterable[Interface], named: Mapping[str, str]
 ) -> tuple[dict[Interface, str], list[Trouble]]:
-    """Which interface is whose.
+    """Assign interfaces to VMs.
 
     Args:
-        ways: The file goes before the pattern, the pattern before MACs.
-        vms: Those of this host.
-        interfaces: With MACs, where these count.
-        named: What the file says: names of VMs by those of interfaces.
+        ways: Settings; the file takes precedence over the pattern, the pattern over MACs.
+        vms: VMs of this host.
+        interfaces: Interfaces of this host, with MACs if `ways.by_mac` is set.
+        named: Content of the file: names of VMs by interface name.
 
     Returns:
-        The VM's name by its interface, and VMs that cannot have one.
+        Name of the VM by interface, and the problems found.
     """
     declared = list(vms)
     names = {vm.name for vm in declared}
@@ -293,7 +292,7 @@ def assign(
 
 
 def _by_mac(vms: Iterable[VirtualMachine], reached: set[str]) -> tuple[dict[str, str], list[Trouble]]:
-    """The VM by the MAC that its tap has; and those that have none, unless they are reached otherwise."""
+    """Return the VM by the MAC of its tap, and problems of VMs without a usable MAC that have no other interface."""
     found: dict[str, list[str]] = {}
     troubles = []
     for vm in vms:
@@ -312,13 +311,13 @@ def _by_mac(vms: Iterable[VirtualMachine], reached: set[str]) -> tuple[dict[str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one socket listens.
+    """Address of one listening socket.
 
     Attributes:
-        vm: Whoever connects there is that VM; empty: the source address says who it is.
-        host, port: Its address; empty and 0 for a Unix socket.
-        interface, index: What it is bound to; empty and 0: nothing.
-        path: Of a Unix socket; None for others.
+        vm: VM assumed for every connection; empty to find it by the source address.
+        host, port: IP address and port; empty and 0 for a Unix socket.
+        interface, index: Interface that it is bound to; empty and 0 for none.
+        path: Path of a Unix socket; None for others.
     """
 
     vm: str = ""
@@ -346,7 +345,7 @@ _ADVICE_UNIX = {
 
 
 def _explain(place: Place, error: OSError) -> str:
-    """One reason for all VMs that have it, with what to do."""
+    """Return the reason of an error, with a remedy; the same text for all VMs with the same problem."""
     number = error.errno or 0
     if place.path is not None:
         return f"{place.path.parent}: {_words(error)}; {_ADVICE_UNIX.get(number, 'see to the folder')}"
@@ -361,10 +360,10 @@ def _words(error: OSError) -> str:
 
 
 def _open_tcp(place: Place) -> socket.socket:
-    """A socket that listens there.
+    """Open a listening TCP socket.
 
     Raises:
-        OSError: It cannot; ENODEV when the interface is gone, or another one has its name.
+        OSError: It cannot be opened; ENODEV if the interface is gone, or another one has its name.
     """
     is_v6 = ":" in place.host
     sock = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_STREAM)
@@ -375,6 +374,7 @@ def _open_tcp(place: Place) -> socket.socket:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         if place.interface:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(place.interface) + b"\0")
+            # The name may have passed to another interface since the interfaces were listed.
             if _index(place.interface) != place.index:
                 raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))  # noqa: TRY301 - closed as after any other
         sock.bind((place.host, place.port, 0, place.index) if is_v6 else (place.host, place.port))
@@ -393,10 +393,10 @@ def _index(interface: str) -> int:
 
 
 def _open_unix(path: Path, gid: int | None) -> socket.socket:
-    """A socket that listens there, in the place of one whose process is dead.
+    """Open a listening Unix socket; replace one left by a dead process.
 
     Raises:
-        OSError: It cannot; EADDRINUSE when somebody answers there, ENOTSOCK when there is something else.
+        OSError: It cannot be opened; EADDRINUSE if a process is listening there, ENOTSOCK if the path is no socket.
     """
     if len(os.fsencode(path)) > PATH_BYTES_MAX:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
@@ -404,8 +404,9 @@ def _open_unix(path: Path, gid: int | None) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)  # noqa: FBT003 - the signature is the socket's
-        with _locked(path.parent):  # or two processes might each take the other's, which does not answer yet, for dead
+        with _locked(path.parent):  # else two processes could each remove the other's socket before it listens
             _remove_stale(path)
+            # The mode is set before `listen`, until which no one can connect.
             sock.bind(str(path))
             path.chmod(0o600 if gid is None else 0o660)
             if gid is not None:
@@ -419,7 +420,7 @@ def _open_unix(path: Path, gid: int | None) -> socket.socket:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """No other process does this in that folder."""
+    """Hold the lock on a folder while the block runs, against other processes of this program."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -429,7 +430,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the socket of a process that is dead."""
+    """Remove the socket of a dead process."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise OSError(errno.ENOTSOCK, "this is no socket")
@@ -441,13 +442,13 @@ def _remove_stale(path: Path) -> None:
     except ConnectionRefusedError:
         path.unlink(missing_ok=True)
         return
-    except BlockingIOError:  # it has no time, so it lives
+    except BlockingIOError:  # its backlog is full, so it is alive
         pass
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another that has taken its place; None when there is none."""
+    """Return the device and inode of a file, to notice a replacement; None if it does not exist."""
     try:
         found = path.lstat()
     except OSError:
@@ -456,28 +457,28 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 class Opened(Protocol):
-    """What accepts on one socket."""
+    """Acceptor of one socket."""
 
     def close(self) -> None:
-        """Accept no more, and end the connections that came in there."""
+        """Stop accepting, and end the connections accepted there."""
         ...
 
 
 Listen: TypeAlias = Callable[[socket.socket, str], Awaitable[Opened]]
-"""Accepts on a socket that listens; whoever connects there is the VM of that name. It owns the socket from then on."""
+"""Accepts on a listening socket, which it then owns; every connection counts as the VM with that name."""
 
 
 class Listeners:
-    """Keeps a socket open for each VM of a host.
+    """Reconciler of the listening sockets with the VMs of a host.
 
     Args:
-        ways: How VMs are told apart.
-        vms: The VMs that this host has now.
-        listen: Accepts on a socket.
-        interfaces: The host's network interfaces.
+        ways: Settings for identifying the VMs.
+        vms: Returns the current VMs of this host.
+        listen: Function that accepts on a socket.
+        interfaces: Returns the network interfaces of this host; None for the system's.
 
     Attributes:
-        troubles: Why some VM is not answered now.
+        troubles: Current problems because of which VMs are not answered.
     """
 
     def __init__(
@@ -501,21 +502,21 @@ class Listeners:
 
     @property
     def places(self) -> list[Place]:
-        """Where is listened now."""
+        """Addresses of the open sockets."""
         return list(self._open)
 
     @property
     def interfaces(self) -> frozenset[str]:
-        """Names of the interfaces that are listened on."""
+        """Names of the interfaces with an open socket."""
         return frozenset(place.interface for place in self._open if place.interface)
 
     def look_again(self) -> None:
-        """The inventory has changed."""
+        """Request a check soon, after the inventory has changed."""
         self._hint.set()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Listeners]:
-        """Sockets are open from the beginning of the block to its end, as VMs and interfaces come and go."""
+        """Keep the sockets open until the block ends, following changes of VMs and interfaces."""
         try:
             with self._hearing():
                 await self._look()
@@ -535,7 +536,7 @@ class Listeners:
                 async with asyncio.timeout(self.ways.poll_interval_s):
                     await self._hint.wait()
             await asyncio.sleep(_SETTLE_S)
-            self._hint.clear()
+            self._hint.clear()  # before the check: a change during it must cause another one
             try:
                 await self._look()
             except Exception:  # noqa: BLE001 - the other VMs must be answered; the log has the trace
@@ -543,7 +544,7 @@ class Listeners:
 
     @contextmanager
     def _hearing(self) -> Iterator[None]:
-        """The kernel's word that interfaces or addresses have changed is a hint to look."""
+        """Request a check whenever the kernel reports a change of interfaces or addresses, while the block runs."""
         if self.ways.by == (Way.SOCKET,):
             yield
             return
@@ -562,30 +563,30 @@ class Listeners:
 
     def _hear(self, news: socket.socket) -> None:
         self._hint.set()
-        with suppress(OSError):  # nothing left to read, or so much that something was lost
+        with suppress(OSError):  # nothing left to read, or messages were lost
             for _ in range(_NEWS_READ_MAX):
-                news.recv(1)  # the rest of each message is thrown away
+                news.recv(1)  # the kernel discards the rest of each message
 
     async def _look(self) -> None:
-        """Make what is open equal to what should be."""
+        """Close and open sockets so that the open ones match the wanted ones."""
         troubles: list[Trouble] = []
         wanted = self._wanted(troubles)
         closing = [place for place in self._open if place not in wanted or self._is_replaced(place)]
         for place in closing:
             self._close(place)
         if closing:
-            await asyncio.sleep(0)  # an event loop may close a socket a turn later
+            await asyncio.sleep(0)  # an event loop may close a socket one iteration later
         for place in wanted:
             if place not in self._open:
                 try:
                     await self._begin(place)
                 except OSError as error:
-                    if error.errno != errno.ENODEV:  # the interface is gone again
+                    if error.errno != errno.ENODEV:  # the interface has just disappeared
                         troubles.append(Trouble(place.vm, _explain(place, error)))
         self._tell(troubles)
 
     def _wanted(self, troubles: list[Trouble]) -> dict[Place, None]:
-        """Where to listen, in order."""
+        """Return the addresses to listen on, in order."""
         ways = self.ways
         vms = list(self._vms())
         wanted: list[Place] = []
@@ -610,11 +611,12 @@ class Listeners:
         return dict.fromkeys(wanted)
 
     def _mapping(self, troubles: list[Trouble]) -> Mapping[str, str]:
-        """What the file says; while it says nothing that can be understood, what it said before."""
+        """Return the content of the file; while it is unreadable or invalid, the last valid content."""
         path = self.ways.file
         if path is None:
             return {}
         with suppress(OSError):
+            # Before the read, so that a change in between is noticed at the next check.
             found = path.stat()
             now = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
             if now == self._file_was:
@@ -629,7 +631,7 @@ class Listeners:
         return self._named
 
     def _is_replaced(self, place: Place) -> bool:
-        """Whether its path leads no more to our socket."""
+        """Return True if the path no longer leads to our socket."""
         return place.path is not None and _identity(place.path) != self._open[place][1]
 
     async def _begin(self, place: Place) -> None:
@@ -644,12 +646,13 @@ class Listeners:
     def _close(self, place: Place) -> None:
         opened, identity = self._open.pop(place)
         opened.close()
+        # Another process may have put its own socket at this path.
         if place.path is not None and _identity(place.path) == identity:
             with suppress(OSError):
                 place.path.unlink()
 
     def _tell(self, troubles: list[Trouble]) -> None:
-        """One line for each reason, naming whom it newly concerns."""
+        """Log one line per reason, with the VMs newly affected."""
         new: dict[str, list[str]] = {}
         for vm, reason in dict.fromkeys(troubles):
             if (vm, reason) not in self._told:

@@ -1,4 +1,4 @@
-"""What the endpoint on a host knows, and from when: filled by a control plane, kept on disk, served without it."""
+"""State of a host's endpoint: received from the control plane, stored on disk, served while it is unreachable."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _log = structlog.get_logger("forewarn.host")
 _REPORT_S = 10.0
 _ENABLED_S = 5.0
 _APPROVALS_MAX = 64
-"""Approvals that are on their way to the control plane at the same time."""
+"""Maximum number of concurrent approval requests to the control plane."""
 
 
 class Remote:
-    """A control plane elsewhere, as an endpoint sees it.
+    """Authority of an endpoint that is backed by a remote control plane.
 
     Args:
-        link: The way there.
-        state: What was known when this process began.
-        clock: The time.
-        file: Where what is known is kept; None: nowhere.
+        link: Connection to the control plane.
+        state: State known at the start of this process.
+        clock: Service clock.
+        file: State file; None if the state is not stored.
 
     Attributes:
-        feed: What is shown.
-        identity: Who asks.
-        on_inventory: Called when other VMs may be there.
+        feed: Current documents.
+        identity: Mapping of addresses to VMs.
+        on_inventory: Callable called when the VMs may have changed.
     """
 
     def __init__(self, link: Link, state: HostState, clock: Clock, file: Path | None = None) -> None:
@@ -67,13 +67,18 @@ class Remote:
 
     @property
     def age_s(self) -> float | None:
-        """Seconds since the control plane said anything; None: it has not, since this process began."""
+        """Seconds since the last line from the control plane; None if there was none since this process began."""
         return None if self._heard_s is None else uptime_s() - self._heard_s
 
-    # What VMs want
+    # Requests of VMs
 
     async def enable(self, key: str, scope: str | None) -> None:  # noqa: ARG002 - the control plane knows the scope
-        """Have an audience enabled; returns when its document has come."""
+        """Have an audience enabled; return when its document has arrived.
+
+        Raises:
+            ControlUnreachable: No replica gave a usable answer, or the document did not arrive in time.
+            ControlRefused: The control plane refuses this host or this VM.
+        """
         channel = self.feed.channel(key)
         name = next((vm.name for vm in self.identity.vms if self.identity.audience(vm.name) == key), None)
         if name is None:
@@ -93,12 +98,12 @@ class Remote:
             channel.let_go(waiter)
 
     async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
-        """Pass it on; each VM has the same share of the way there.
+        """Pass an approval on; all VMs have equal shares of the connection.
 
         Raises:
-            LimitExceeded: Too many approvals of that VM wait already, here or at the control plane.
-            StoreUnavailable: Too many approvals wait already.
-            ControlUnreachable: Nothing is known to be approved.
+            LimitExceeded: Too many approvals of this VM are waiting, here or at the control plane.
+            StoreUnavailable: Too many approvals are waiting.
+            ControlUnreachable: The outcome of the approval is unknown.
         """
         async with self._slots.one(approver.vm or approver.actor, max(1, len(event_ids))):
             return await self._link.approve(event_ids, approver)
@@ -106,7 +111,7 @@ class Remote:
     # Watching
 
     async def watch(self) -> None:
-        """Hear what the control plane tells, until cancelled; while it is away, what is known is served."""
+        """Follow the control plane until cancelled; while it is unreachable, the known state is served."""
         attempt = 0
         while True:
             try:
@@ -139,7 +144,7 @@ class Remote:
         if state.dialect != self.feed.dialect:
             _log.warning("the control plane's protocol settings have changed: restart this endpoint to take them over")
         if state.position < self._state.position:
-            # A replica that has yet to catch up: what it does not show may be there all the same.
+            # This replica lags behind: documents that it does not list may still exist, so none are removed.
             _log.debug("a replica is behind", replica=self._link.url)
             self.feed.publish(state.documents)
             return
@@ -152,7 +157,7 @@ class Remote:
     # Reporting
 
     async def report(self) -> None:
-        """Tell the control plane who asked, until cancelled."""
+        """Report the times of last requests to the control plane, until cancelled."""
         while True:
             await asyncio.sleep(_REPORT_S)
             try:
@@ -161,7 +166,7 @@ class Remote:
                 _log.debug("who asked could not be reported", error=error.message)
 
     async def report_once(self) -> None:
-        """Tell who asked since this was told last."""
+        """Report the times of last requests that changed since the previous report."""
         first = {self.identity.audience(vm.name): vm.name for vm in self.identity.vms}
         news = {key: at for key, at in self.feed.asked().items() if at != self._reported.get(key) and key in first}
         if news:
@@ -171,7 +176,7 @@ class Remote:
     # The copy on disk
 
     async def save(self) -> None:
-        """Keep what is told on disk, and show it then, until cancelled: what was shown once is known after a crash."""
+        """Store each update on disk, then show it, until cancelled: anything shown survives a crash."""
         while True:
             await self._is_changed.wait()
             self._is_changed.clear()
@@ -188,7 +193,7 @@ class Remote:
                     self.feed.publish([each])
 
     def _after(self, told: Sequence[HostState | Document]) -> HostState:
-        """What is known once these are shown."""
+        """Return the state after these updates."""
         known = self._known()
         documents = {document.audience.key: document for document in known.documents}
         for each in told:
@@ -220,10 +225,10 @@ def _number(document: Document) -> tuple[int, int]:
 
 
 def read_state(file: Path, host: str) -> HostState | None:
-    """What was known when the process before this one ended; None: nothing.
+    """Return the state that an earlier process stored; None if there is none or it is damaged.
 
     Raises:
-        ConfigError: It is another host's, or cannot be read.
+        ConfigError: The file belongs to another host, or cannot be read.
     """
     try:
         tighten(file)
@@ -245,12 +250,12 @@ def read_state(file: Path, host: str) -> HostState | None:
 
 
 def nothing(host: str) -> HostState:
-    """What is known before anything was told."""
+    """Return the state of a host before any update."""
     return HostState(host=host, inventory=Inventory(), dialect=Dialect(), first_answer_delay_s=0.0, documents=())
 
 
 def _write(file: Path, content: bytes) -> None:
-    """As a whole or not at all, also if the machine goes down."""
+    """Replace the file atomically, even if the machine crashes."""
     scratch = file.with_name(f"{file.name}.new")
     descriptor = open_private(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with os.fdopen(descriptor, "wb") as out:

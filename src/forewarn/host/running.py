@@ -1,4 +1,4 @@
-"""Running `forewarn endpoint` as a process."""
+"""Process of `forewarn endpoint`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from forewarn.util.secrets import read_token
 __all__ = ["run_endpoint"]
 
 
-def run_endpoint(  # noqa: PLR0913 - what the command takes
+def run_endpoint(  # noqa: PLR0913 - the options of the command
     *,
     host: str,
     control_urls: Sequence[str],
@@ -37,7 +37,7 @@ def run_endpoint(  # noqa: PLR0913 - what the command takes
     """Answer VMs until SIGTERM or SIGINT.
 
     Raises:
-        ConfigError: Something of that cannot be used.
+        ConfigError: An argument cannot be used.
     """
     for url in control_urls:
         _check_url(url)
@@ -54,7 +54,7 @@ def run_endpoint(  # noqa: PLR0913 - what the command takes
         async with service.running():
             told = f", health and metrics at {service.url}" if service.url else ""
             where = ", ".join(service.metadata_urls) or f"{len(service.listeners.places)} listeners"
-            print(f"forewarn endpoint of {host} is ready: metadata {where}{told}", flush=True)  # noqa: T201 - its line
+            print(f"forewarn endpoint of {host} is ready: metadata {where}{told}", flush=True)  # noqa: T201 - output of the command
             await stop.wait()
 
     uvloop.run(run())

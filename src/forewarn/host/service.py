@@ -1,4 +1,4 @@
-"""`forewarn endpoint`: the metadata endpoint of one host, filled by a control plane elsewhere."""
+"""Service of `forewarn endpoint`: the metadata endpoint of one host, with its state from a remote control plane."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ _GRACE_S = 2.0
 
 
 class HostService:
-    """Everything that `forewarn endpoint` runs.
+    """All parts of `forewarn endpoint`.
 
     Args:
-        link: The way to the control plane.
-        ways: How VMs are told apart, and where is listened for them.
-        listen: Address for `/healthz`, `/readyz` and `/metrics`; empty: none.
-        state_file: Where what is known is kept; None: nowhere.
-        answers_dhcp: Whether guests are told by DHCP where the endpoint is (R94, R95).
-        host_names: Names by which VMs call the endpoint, beside addresses and ``localhost``.
+        link: Connection to the control plane.
+        ways: Settings for identifying VMs and for listening.
+        listen: Address for `/healthz`, `/readyz` and `/metrics`; empty for none.
+        state_file: State file; None if the state is not stored.
+        answers_dhcp: True to announce the endpoint to guests by DHCP (R94, R95).
+        host_names: Names by which VMs call the endpoint, besides addresses and ``localhost``.
 
     Raises:
-        ConfigError: The state file cannot be used, or guests that are not told apart by interface ask by DHCP.
+        ConfigError: The state file cannot be used, or DHCP is on and VMs are not identified by interface.
     """
 
-    def __init__(  # noqa: PLR0913 - what the command takes
+    def __init__(  # noqa: PLR0913 - the options of the command
         self,
         link: Link,
         ways: Ways,
@@ -89,15 +89,15 @@ class HostService:
 
     @property
     def metadata_urls(self) -> list[str]:
-        """Where VMs are answered whose address tells who they are."""
+        """URLs of the endpoint on TCP sockets."""
         return [url_of("http", sock) for sock in self.endpoint.sockets if sock.family != socket.AF_UNIX]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[HostService]:
-        """The endpoint, answering, until the block ends.
+        """Run the endpoint until the block ends.
 
         Raises:
-            ConfigError: An address cannot be listened on.
+            ConfigError: The address for health and metrics, or the DHCP port, cannot be bound.
         """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._link.close)
@@ -105,7 +105,7 @@ class HostService:
             await stack.enter_async_context(self.listeners.running())
             if self._responder is not None:
                 await stack.enter_async_context(self._responder.running())
-            stack.push_async_callback(self.endpoint.stop, _GRACE_S)  # before: who waits is answered
+            stack.push_async_callback(self.endpoint.stop, _GRACE_S)  # before listeners close: answers held requests
             for work in (self.remote.watch(), self.remote.report(), self.remote.save()):
                 stack.push_async_callback(_stop, asyncio.create_task(work))
             if self._listen is not None:
@@ -119,10 +119,10 @@ class HostService:
         with bound(host, port) as sock:
             self.url = url_of("http", sock)
             app: ASGIApp = Starlette(routes=routes)
-            if is_loopback(host):  # on another address, whatever scrapes it may use any name
+            if is_loopback(host):  # on other addresses a scraper may use any name
                 app = _OwnHosts(app, self._host_names)
             server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none"))
-            server.install_signal_handlers = lambda: None  # type: ignore[attr-defined] # signals are the command's
+            server.install_signal_handlers = lambda: None  # type: ignore[attr-defined] # the command handles signals
             task = asyncio.create_task(server.serve(sockets=[sock]))
             try:
                 yield
@@ -134,7 +134,7 @@ class HostService:
         return JSONResponse({"status": "ok"})
 
     async def _readyz(self, _request: Request) -> Response:
-        """Ready once it knows its VMs, from the control plane or from its file."""
+        """Return 200 once the VMs are known, from the control plane or from the state file; 503 before."""
         is_ready = self.remote.age_s is not None or self.is_from_file
         return JSONResponse({"status": "ready" if is_ready else "nothing is known yet"}, 200 if is_ready else 503)
 
@@ -159,7 +159,7 @@ class HostService:
 
 
 class _OwnHosts:
-    """Refuses requests for other names than ours: a page may have its own name lead here (DNS rebinding)."""
+    """Middleware that refuses other host names than ours, against DNS rebinding by web pages."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
         self._app = app

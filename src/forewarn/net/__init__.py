@@ -1,1 +1,1 @@
-"""What every listener of the service shares."""
+"""Network code shared by the listeners of the service."""

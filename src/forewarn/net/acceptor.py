@@ -1,4 +1,4 @@
-"""Accepts connections and counts them before anything is read, TLS handshakes included."""
+"""Acceptor that counts connections before anything is read, including those in a TLS handshake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forewarn.net.tally import Tally
 __all__ = ["Acceptor"]
 
 _AT_ONCE = 64
-"""Connections accepted in one turn of the loop: others have their turn, too."""
+"""Maximum number of connections accepted in one iteration of the event loop, so that other work is not starved."""
 
 _PAUSE_S = 0.1
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -23,22 +23,22 @@ _LINGER_BYTES = 64 << 10
 
 
 class Acceptor:
-    """Accepts on one socket until it is closed.
+    """Acceptor for one socket, active until it is closed.
 
-    It stands among uvicorn's servers, and has what that asks of one.
+    It is registered among uvicorn's servers and has the interface that uvicorn expects.
 
     Args:
-        sock: Bound, listening, and not blocking.
-        pool: Where connections are counted.
-        make: Makes the protocol of a connection with that place.
-        refusal: What a connection over a limit is sent; nothing under TLS.
-        tls: The certificate; None: in the clear.
-        handshake_timeout_s: For a TLS handshake.
-        refused: Counts connections over a limit, by address.
-        exhausted: Counts moments without a file descriptor to accept with.
+        sock: Socket that is bound, listening and non-blocking.
+        pool: Pool that counts the connections.
+        make: Creates the protocol of a connection with its slot.
+        refusal: Response to a connection over a limit; not sent under TLS.
+        tls: TLS context; None for plain text.
+        handshake_timeout_s: Time limit for a TLS handshake.
+        refused: Tally of connections over a limit, by address.
+        exhausted: Tally of failures to accept for lack of file descriptors or memory.
     """
 
-    def __init__(  # noqa: PLR0913 - what a listener knows
+    def __init__(  # noqa: PLR0913 - supplied by the listener
         self,
         sock: socket.socket,
         pool: Pool,
@@ -66,7 +66,7 @@ class Acceptor:
         self._loop.add_reader(sock.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accept no more, and end the handshakes under way. May be repeated."""
+        """Stop accepting and cancel pending handshakes. May be repeated."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -78,7 +78,7 @@ class Acceptor:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Return when no handshake is under way."""
+        """Wait until no handshake is pending."""
         await asyncio.gather(*self._beginning, return_exceptions=True)
 
     def _accept(self) -> None:
@@ -91,12 +91,12 @@ class Acceptor:
                 if error.errno in _EXHAUSTED:
                     self._rest(error)
                     return
-                continue  # the other side is gone already
+                continue  # the client is already gone
             sock.setblocking(False)  # noqa: FBT003 - the signature is the socket's
             self._enter(sock, str(address[0]))
 
     def _rest(self, error: OSError) -> None:
-        """Without descriptors nothing can be accepted: try again soon, and not in every turn of the loop."""
+        """Pause accepting when descriptors run out: the socket stays readable, so the loop would spin."""
         self._exhausted.note(error.strerror or "")
         self._loop.remove_reader(self._sock.fileno())
         self._pause = self._loop.call_later(_PAUSE_S, self._resume)
@@ -113,12 +113,12 @@ class Acceptor:
                 if self._refusal:
                     sock.send(self._refusal)
                     sock.shutdown(socket.SHUT_WR)
-                    # What has been sent is taken, once: left in the buffer it would turn the answer into a reset.
+                    # Read what the client has sent: closing with unread bytes would turn the response into a reset.
                     sock.recv(_LINGER_BYTES)
             sock.close()
             return
         task = self._loop.create_task(self._begin(sock, slot))
-        slot.close = task.cancel  # until there is a protocol, which says another way
+        slot.close = task.cancel  # until the protocol exists and replaces it
         self._beginning.add(task)
         task.add_done_callback(lambda task: self._end(task, sock, slot))
 
@@ -129,12 +129,12 @@ class Acceptor:
         )
 
     def _end(self, task: asyncio.Task[None], sock: socket.socket, slot: Slot) -> None:
-        """The connection has begun, or has come to nothing: then it leaves no trace."""
+        """Clean up after a connection that could not be set up."""
         self._beginning.discard(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
             return
         slot.release()
         sock.close()
-        if not isinstance(error, (OSError, asyncio.CancelledError)):  # TLS that fails, or takes too long, is an OSError
+        if not isinstance(error, (OSError, asyncio.CancelledError)):  # TLS failures and timeouts are OSErrors
             self._loop.call_exception_handler({"message": "a connection could not be begun", "exception": error})

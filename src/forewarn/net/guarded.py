@@ -1,8 +1,8 @@
-"""uvicorn's protocol with limits: what a client can send before anybody knows who it is.
+"""uvicorn's protocol with limits on unauthenticated clients.
 
-The size of the request line with its headers is limited, and so is what comes between the bytes of a body (trailers,
-chunk extensions) and how many requests are sent ahead. What cannot be read is refused in the words of the listener.
-How long a request may take is up to the listener, which looks at `GuardedProtocol.is_receiving` from time to time.
+It limits the size of the request line with its headers, the bytes that belong to no body (trailers, chunk extensions),
+and the number of pipelined requests. The listener supplies the response to a malformed request. The listener also
+limits the duration of a request: it checks `GuardedProtocol.is_receiving` from time to time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IN_BODY = -(1 << 62)
 
 
 class Fault(Enum):
-    """Why a connection is refused before any app sees a request."""
+    """Reason for refusing a connection before the app sees a request."""
 
     MALFORMED = auto()
     TOO_LARGE = auto()
@@ -32,14 +32,14 @@ class Fault(Enum):
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, that also says whether it is in the middle of anything, and limits headers and pipelining.
+    """uvicorn's protocol with its parsing state exposed, and with limits on headers and pipelining.
 
     Attributes:
-        is_receiving: Whether a request has begun and not yet arrived whole.
-        begun: How many requests have begun.
-        stays_open: Whether the last request leaves the connection open.
-        header_size_bytes_max: Largest request line with headers.
-        pipeline_max: Most requests that wait behind the one being answered.
+        is_receiving: True while a request has begun and not yet arrived in full.
+        begun: Number of requests that have begun.
+        stays_open: True if the last request leaves the connection open.
+        header_size_bytes_max: Maximum size of the request line with headers.
+        pipeline_max: Maximum number of requests that wait behind the one being answered.
     """
 
     is_receiving = False
@@ -56,28 +56,28 @@ class GuardedProtocol(HttpToolsProtocol):
     _running: RequestResponseCycle | None = None
 
     def refuse(self, fault: Fault) -> None:
-        """Give the answer for that fault, and close."""
+        """Send the response for this fault and close."""
         raise NotImplementedError
 
     def is_throttled(self) -> bool:
-        """Whether the request whose headers have arrived is refused without an app that looks at it."""
+        """Return True if the request whose headers have arrived is to be refused without calling the app."""
         return False
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is on its way in, being worked on, or waiting."""
+        """True if no request is arriving, being answered, or waiting."""
         return (
             not self.is_receiving and not self.pipeline and (self.cycle is None or self.cycle.response_complete)  # type: ignore[redundant-expr] # it is None at first
         )
 
     @property
     def is_in_body(self) -> bool:
-        """Whether the headers of the request on its way in have arrived, and its body has not."""
+        """True if the headers of the arriving request are complete and its body is not."""
         return self._unparsed_bytes < 0
 
     @property
     def held_bytes(self) -> int:
-        """Bytes held of what was sent and is not answered yet, of the newest request."""
+        """Number of bytes held for the newest request until it is answered."""
         if self.is_receiving and not self.is_in_body:
             return self._unparsed_bytes
         is_answered = self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr] # as above
@@ -85,16 +85,16 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def has_whole(self) -> bool:
-        """Whether a request that has arrived whole waits for its answer."""
+        """True if a request that has arrived in full waits for its response."""
         if self.is_receiving and self.is_in_body:
-            return bool(self.pipeline)  # the request on its way in is the newest one
+            return bool(self.pipeline)  # the arriving request is the newest one
         if self.is_receiving:
             return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr] # as above
         return not self.is_idle
 
     @property
     def is_answerable(self) -> bool:
-        """Whether an answer written now would be taken for that to the request on its way in, not to an older one."""
+        """True if the client would match a response written now to the arriving request, not to an older one."""
         if not self.is_in_body:
             return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr] # as above
         return not self.pipeline and not self.cycle.response_started
@@ -109,16 +109,16 @@ class GuardedProtocol(HttpToolsProtocol):
             self.send_400_response("")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As uvicorn, which tells only the newest request; the one being worked on may be an older one."""
+        """Notify the request being answered, too: uvicorn notifies only the newest one."""
         self.pipeline.clear()
         if self._running is not None:
             self._running.disconnected = True
             self._running.message_event.set()
         super().connection_lost(exc)
-        # Nobody reads these any more, and they lead back here: without them what a flood of connections has sent is
-        # freed at once, and does not wait for the collector of cycles.
+        # These are no longer read, and they form reference cycles. Dropping them frees the memory of a flood of
+        # connections at once, without the garbage collector.
         self.headers: list[tuple[bytes, bytes]] = []
-        self.app_state, self.scope = {}, {}  # type: ignore[typeddict-item] # as said
+        self.app_state, self.scope = {}, {}  # type: ignore[typeddict-item] # see above
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
@@ -136,10 +136,10 @@ class GuardedProtocol(HttpToolsProtocol):
             if self._header_bytes > self.header_size_bytes_max:
                 self._fault = Fault.TOO_LARGE
                 msg = "headers are too large"
-                raise ValueError(msg)  # the parser hands it on to `send_400_response`
+                raise ValueError(msg)  # the parser turns it into `send_400_response`
             super().on_header(name, value)
             return
-        # A trailer: uvicorn would put it among the headers, which the app has read already.
+        # A trailer: uvicorn would append it to the headers, which the app has already read.
         self._trailer_bytes += len(name) + len(value) + 4
         if self._trailer_bytes > self.header_size_bytes_max:
             self._fault = Fault.TOO_LARGE
@@ -160,14 +160,14 @@ class GuardedProtocol(HttpToolsProtocol):
             msg = "too many requests were refused"
             raise ValueError(msg)
         super().on_headers_complete()
-        self._unparsed_bytes = _IN_BODY  # a body is counted by whoever reads it
+        self._unparsed_bytes = _IN_BODY  # the reader of the body limits its size
         self._bodiless_bytes = 0
         self._head_bytes = size_bytes
         self._trailer_bytes = 0
         self.stays_open = self.cycle.keep_alive
 
     def on_body(self, body: bytes) -> None:
-        self._bodiless_bytes = 0  # what is left to limit is what belongs to no body: trailers, chunk extensions
+        self._bodiless_bytes = 0  # counts only bytes outside the body: trailers, chunk extensions
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -178,12 +178,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._unset_keepalive_if_required()  # connections are closed by the listener, which knows more
+        self._unset_keepalive_if_required()  # the listener closes idle connections
         if self.flow.write_paused:
-            self.transport.pause_reading()  # uvicorn has just resumed it, though the client takes no more
+            self.transport.pause_reading()  # uvicorn has just resumed it, although the client does not read
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature; the answer is the listener's
-        """Refuse what cannot be read; what came before it is answered first, and the last answer closes."""
+        """Refuse a malformed request; earlier requests are answered first, and the last response closes."""
         if self.is_answerable:
             self.refuse(self._fault)
         elif not self.is_in_body:

@@ -1,4 +1,4 @@
-"""Addresses to listen on: reading them, binding them, naming them."""
+"""Listening addresses: parsing, binding, and forming URLs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _HOST_LENGTH_MAX = _NAME_LENGTH_MAX + len(":65535")
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Host and port of ``127.0.0.1:8169`` or ``[::1]:8169``.
+    """Return host and port of ``127.0.0.1:8169`` or ``[::1]:8169``.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: The text is not an IP address with a port.
     """
     host, separator, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -47,12 +47,12 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach that address."""
+    """Return True if only this machine can reach the address."""
     return ipaddress.ip_address(host).is_loopback
 
 
 def is_loopback_name(host: str) -> bool:
-    """The same for the host of a URL, which may be a name."""
+    """Return True if the host of a URL, an address or a name, is this machine."""
     try:
         return is_loopback(host)
     except ValueError:
@@ -60,10 +60,10 @@ def is_loopback_name(host: str) -> bool:
 
 
 def parse_host_names(text: str) -> frozenset[str]:
-    """The names in ``forewarn, metadata.internal``, in lower case.
+    """Return the names in ``forewarn, metadata.internal``, in lower case.
 
     Raises:
-        ValueError: One of them is not a host name.
+        ValueError: An item is not a host name.
     """
     names = frozenset(part.strip().lower() for part in text.split(",") if part.strip())
     for name in sorted(names):
@@ -74,10 +74,10 @@ def parse_host_names(text: str) -> frozenset[str]:
 
 
 def is_own_host(header: str, names: frozenset[str] = frozenset()) -> bool:
-    """Whether the value of a ``Host`` header names us: an address, ``localhost``, or one of `names`, with any port.
+    """Return True if a ``Host`` header is an address, ``localhost``, or one of `names`, with any port.
 
-    A web page can have its own name resolve to our address (DNS rebinding). It cannot have a browser send an address,
-    or a name that is not its own.
+    A web page can make its own name resolve to our address (DNS rebinding). It cannot make a browser send an address
+    or another site's name.
     """
     return len(header) <= _HOST_LENGTH_MAX and _is_own_host(header, names)
 
@@ -99,10 +99,10 @@ def _is_own_host(header: str, names: frozenset[str]) -> bool:
 
 @contextmanager
 def bound(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket bound to that address, closed at the end of the block.
+    """Yield a socket that listens on this address; it is closed at the end of the block.
 
     Raises:
-        ConfigError: It cannot be listened on.
+        ConfigError: The address cannot be listened on.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -121,6 +121,6 @@ def bound(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def url_of(scheme: str, sock: socket.socket) -> str:
-    """The URL of what listens on that socket."""
+    """Return the URL of the server that listens on this socket."""
     host, port = sock.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

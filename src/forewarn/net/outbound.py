@@ -1,7 +1,7 @@
-"""Requests to receivers that somebody else runs: to checked addresses only, in bounded time, with bounded answers.
+"""Requests to external receivers: checked addresses only, limited time, limited response size.
 
-A name is resolved here, and the connection is made to an address that was looked at. So a name that points to this
-machine's metadata service, or that points elsewhere a moment later, leads nowhere.
+Names are resolved here, and the connection is made to an address that passed the check. So a name that points to this
+machine's metadata service, or is changed to do so after the check, is of no use to an attacker.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _log = structlog.get_logger("forewarn.net.outbound")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a name and port."""
+"""Returns the addresses of a name and port."""
 
 _URL_LENGTH_MAX = 2000
 _ADDRESSES_MAX = 4
-"""Addresses of one name that are tried."""
+"""Maximum number of addresses tried for one name."""
 
 _WORDS_MAX = 300
 _DRAIN_S = 1.0
-"""For the rest of an answer, once its status is there."""
+"""Time limit for reading the rest of a response after its status."""
 
 _METADATA = frozenset(
     ipaddress.ip_address(a)
     for a in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254", "fd00:42::42")
 )
-"""Metadata services that have no link-local address."""
+"""Addresses of metadata services that are not link-local."""
 
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
 _EMBEDDING = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
@@ -54,14 +54,14 @@ _EMBEDDING = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How requests are made.
+    """Options for outbound requests.
 
     Attributes:
-        deadline: For a whole request, from the name to the answer.
-        answer_size_bytes_max: So much of an answer is read.
-        allows_private: Whether addresses of private networks and of this machine are asked.
-        proxy: URL of a proxy, which then resolves names itself; empty: none.
-        ca_file: Certificates of authorities to trust beside the machine's own.
+        deadline: Time limit for a whole request, from name resolution to the response status.
+        answer_size_bytes_max: Maximum number of response bytes to read.
+        allows_private: True if addresses of private networks and of this machine are allowed.
+        proxy: URL of a proxy, which then resolves the names; empty for none.
+        ca_file: CA certificates to trust in addition to the system's; None if none.
     """
 
     deadline: timedelta = timedelta(seconds=10)
@@ -73,13 +73,13 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of a request.
+    """Outcome of a request.
 
     Attributes:
-        status: HTTP status; None: there was no answer.
-        words: What went wrong, in one line; empty where nothing did.
-        retry_after: How long the receiver wants to be left alone; None: it did not say.
-        took_s: Seconds.
+        status: HTTP status; None if there was no response.
+        words: Error in one line; empty on success.
+        retry_after: Delay that the receiver asked for; None if it did not.
+        took_s: Duration in seconds; 0 if there was no response.
     """
 
     status: int | None
@@ -89,28 +89,28 @@ class Answer:
 
     @property
     def is_taken(self) -> bool:
-        """Whether the receiver has it."""
+        """True if the receiver has accepted the request."""
         return self.status is not None and HTTPStatus(200) <= self.status < HTTPStatus.MULTIPLE_CHOICES
 
     @property
     def is_gone(self) -> bool:
-        """Whether it wants nothing any more."""
+        """True if the receiver wants no further requests."""
         return self.status == HTTPStatus.GONE
 
 
-_NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, AttributeError)  # for the last see `unanswered`
+_NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, AttributeError)  # for the last one see `unanswered`
 
 
 class _Refused(Exception):
-    """The receiver may not be asked."""
+    """Raised when the receiver has no allowed address."""
 
 
 class Poster:
-    """Posts to one receiver; keeps its connections.
+    """Client that posts to one receiver and keeps its connections open.
 
     Args:
-        terms: How.
-        resolve: Finds addresses; None for the machine's own way.
+        terms: Options for the requests.
+        resolve: Function that resolves names; None for the system's resolver.
     """
 
     def __init__(self, terms: Terms, resolve: Resolve | None = None) -> None:
@@ -119,13 +119,13 @@ class Poster:
         self._client: httpx.AsyncClient | None = None
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str], now: datetime) -> Answer:
-        """Post once. Never raises for what the other side does.
+        """Post once. Never raises for a fault of the receiver.
 
         Args:
-            url: Checked by `check_url` before.
-            body: Whole.
-            headers: Beside the usual ones.
-            now: What a date in ``Retry-After`` is held against.
+            url: URL that has passed `check_url`.
+            body: Complete body.
+            headers: Headers in addition to the default ones.
+            now: Current time, to interpret a date in ``Retry-After``.
         """
         began_s = uptime_s()
         try:
@@ -139,7 +139,7 @@ class Poster:
             return Answer(status=None, words=_line(why(error)))
         except OSError as error:
             return Answer(status=None, words=_line(str(error)) or type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - whatever a library says of a connection, it is a try that failed
+        except Exception as error:  # noqa: BLE001 - any library error about a connection is a failed attempt
             _log.warning("a request ended unexpectedly", error=repr(error))
             return Answer(status=None, words=_line(f"{type(error).__name__}: {error}"))
         took_s = uptime_s() - began_s
@@ -160,7 +160,7 @@ class Poster:
         own = dict(headers) | {"Host": url.netloc.decode("ascii")}
         name = url.raw_host.decode("ascii")
         allowed = allowed[:_ADDRESSES_MAX]
-        patience = self._terms.deadline / len(allowed)  # so that one that does not answer leaves time for the next
+        patience = self._terms.deadline / len(allowed)  # an address that does not answer must leave time for the next
         for number, address in enumerate(allowed, 1):
             try:
                 return await self._exchange(url.copy_with(host=str(address)), body, own, deadline, patience, name)
@@ -169,7 +169,7 @@ class Poster:
                     raise
         raise AssertionError  # the last one returns or raises
 
-    async def _exchange(  # noqa: PLR0913 - a request, and how long it may take
+    async def _exchange(  # noqa: PLR0913 - a request and its time limits
         self,
         url: httpx.URL,
         body: bytes,
@@ -178,10 +178,10 @@ class Poster:
         connect: timedelta,
         name: str = "",
     ) -> tuple[int, str]:
-        """The status, and what ``Retry-After`` says. A receiver that has begun its answer has taken the request."""
+        """Return the status and ``Retry-After``. A receiver that has begun its response has received the request."""
         extensions: dict[str, object] = {"sni_hostname": name} if name else {}
         client = self._opened()
-        # The deadline of the whole request comes before those of its parts, but for connecting.
+        # Only the connect timeout applies; for the rest the deadline of the whole request comes first.
         timeout = httpx.Timeout(2 * self._terms.deadline.total_seconds(), connect=connect.total_seconds())
         async with client.stream(
             "POST", url, content=body, headers=headers, extensions=extensions, timeout=timeout
@@ -192,7 +192,7 @@ class Poster:
             return response.status_code, response.headers.get("retry-after", "")
 
     async def _drain(self, response: httpx.Response) -> None:
-        """Read a short answer to its end, so that the connection can be used again; leave a long one."""
+        """Read a short response to its end, so that the connection can be reused; abandon a long one."""
         left = self._terms.answer_size_bytes_max
         async with asyncio.timeout(_DRAIN_S):
             async for piece in response.aiter_raw():
@@ -202,7 +202,7 @@ class Poster:
 
     def _opened(self) -> httpx.AsyncClient:
         if self._client is None:
-            # What is not compressed cannot grow.
+            # Identity encoding: a compressed response could expand beyond the size limit.
             self._client = httpx.AsyncClient(
                 trust_env=False,
                 follow_redirects=False,
@@ -213,17 +213,17 @@ class Poster:
         return self._client
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
 
 def check_terms(terms: Terms) -> None:
-    """See that requests can be made so, before the first one is.
+    """Validate the options before the first request.
 
     Raises:
-        ConfigError: The certificates cannot be read, or the proxy's URL is none.
+        ConfigError: The certificates cannot be read, or the proxy's URL is invalid.
     """
     _trust(terms.ca_file)
     if terms.proxy:
@@ -235,10 +235,10 @@ def check_terms(terms: Terms) -> None:
 
 
 def check_url(url: str) -> None:
-    """See that something can be posted to a URL.
+    """Validate the URL of a receiver.
 
     Raises:
-        InvalidRequest: It cannot.
+        InvalidRequest: The URL cannot be used.
     """
     try:
         parsed = httpx.URL(url)
@@ -264,15 +264,15 @@ def check_url(url: str) -> None:
 
 
 def origin_of(url: str) -> str:
-    """A URL without its path and query, which may be a key to what it leads to."""
+    """Return the URL without its path and query, which may hold a secret."""
     parsed = httpx.URL(url)
     return f"{parsed.scheme}://{parsed.netloc.decode('ascii')}/…"
 
 
 def refusal_of(address: Address, scheme: str, *, allows_private: bool) -> str | None:
-    """Why an address may not be asked; None: it may.
+    """Return the reason why an address is not allowed; None if it is.
 
-    What runs this service can reach more than whoever names a receiver: metadata services give away credentials.
+    This service can reach more than the person who names a receiver, such as metadata services with credentials.
     """
     address = _unwrapped(address)
     if address.is_link_local or address in _METADATA:
@@ -288,7 +288,7 @@ def refusal_of(address: Address, scheme: str, *, allows_private: bool) -> str | 
 
 
 def _unwrapped(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address leads to, if it does."""
+    """Return the IPv4 address embedded in an IPv6 address; the address unchanged if there is none."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
@@ -321,7 +321,7 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
     if ca_file is not None:
         try:
             context.load_verify_locations(ca_file)
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # includes ssl.SSLError
             msg = f"setting notify_ca_file: cannot read the certificates of {ca_file}: {error.strerror or error}"
             raise ConfigError(msg, setting="notify_ca_file") from error
     return context
@@ -336,7 +336,7 @@ def _words(status: int) -> str:
 
 
 def _span(text: str, now: datetime) -> timedelta | None:
-    """What ``Retry-After`` asks for: seconds, or a date."""
+    """Return the delay in ``Retry-After``, given as seconds or a date; None if it is invalid."""
     if text.isascii() and text.isdecimal():
         return timedelta(seconds=min(int(text[:10]), 10**9))
     try:
@@ -348,5 +348,5 @@ def _span(text: str, now: datetime) -> timedelta | None:
 
 
 def _line(text: str) -> str:
-    """One line that is safe to print."""
+    """Return the text as one printable line of limited length."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_WORDS_MAX]

@@ -1,8 +1,7 @@
-"""How many connections a listener has: in all, of callers who are not known yet, and of those by address.
+"""Connection pool of a listener: counts all connections, those of unknown callers, and the latter by address.
 
-Callers who are known are counted elsewhere, by who they are. Among those who are not, the one that has waited longest
-makes room for a new one: whoever means it needs milliseconds to show a token, so strangers who hold connections lock
-nobody out.
+Known callers are counted elsewhere, by identity. Among unknown callers the oldest connection makes room for a new one:
+an honest client presents its token within milliseconds, so strangers who hold connections cannot lock others out.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class PoolLimit(StrEnum):
-    """A limit that connections meet."""
+    """Limit that a connection can exceed."""
 
     ALL = "connections-in-all"
     UNKNOWN = "unknown-connections"
@@ -30,14 +29,14 @@ class PoolLimit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLimits:
-    """What a pool takes.
+    """Limits of a pool.
 
     Attributes:
-        connections_max: In all.
-        unknown_max: Of callers who are not known yet.
-        per_address_max: The same, from one address.
-        unknown_size_bytes_max: Bytes that those have sent and that are held for them.
-        proxies: Addresses that speak for many callers, so that `per_address_max` says nothing of them.
+        connections_max: Maximum number of connections.
+        unknown_max: Maximum number of connections of unknown callers.
+        per_address_max: Maximum number of connections of unknown callers from one address.
+        unknown_size_bytes_max: Maximum number of bytes held for unknown callers.
+        proxies: Addresses that serve many callers and are exempt from `per_address_max`.
     """
 
     connections_max: int = 24_000
@@ -48,12 +47,12 @@ class PoolLimits:
 
 
 class Slot:
-    """The place of one connection.
+    """Slot of one connection in a pool.
 
     Attributes:
-        address: Where it comes from, as it is counted.
-        is_known: Whether its caller is known by now.
-        close: Ends the connection; set by whoever makes it.
+        address: Source address in the form used for counting.
+        is_known: True once the caller is known.
+        close: Callable that ends the connection; set by its creator.
     """
 
     __slots__ = ("_pool", "_size_bytes", "address", "close", "is_known", "is_released")
@@ -67,20 +66,20 @@ class Slot:
         self.close: Callable[[], object] = lambda: None
 
     def hold(self, size_bytes: int) -> None:
-        """So many bytes are held now of what it has sent."""
+        """Set the number of bytes held for this connection."""
         if not self.is_known and not self.is_released:
             more, self._size_bytes = size_bytes - self._size_bytes, size_bytes
             self._pool.hold(more)
 
     def make_known(self) -> None:
-        """Its caller is known from now on."""
+        """Mark the caller as known."""
         if not self.is_known and not self.is_released:
             self.hold(0)
             self.is_known = True
             self._pool.forget_unknown(self)
 
     def release(self) -> None:
-        """The connection has ended. May be repeated."""
+        """Release the slot after the connection has ended. May be repeated."""
         if not self.is_released:
             self.hold(0)
             self.is_released = True
@@ -88,14 +87,14 @@ class Slot:
 
 
 class Pool:
-    """All connections of a listener.
+    """Pool of all connections of a listener.
 
     Args:
-        limits: How many there may be.
+        limits: Limits of the pool.
 
     Attributes:
-        refused: How often each limit was met.
-        unknown_size_bytes: Bytes held for callers who are not known.
+        refused: Number of connections refused or ended, by limit.
+        unknown_size_bytes: Number of bytes held for unknown callers.
     """
 
     def __init__(self, limits: PoolLimits) -> None:
@@ -107,16 +106,16 @@ class Pool:
         self._by_address: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """How many connections there are."""
+        """Return the number of connections."""
         return self._count
 
     @property
     def unknown(self) -> int:
-        """How many of them have a caller who is not known."""
+        """Number of connections with an unknown caller."""
         return len(self._unknown)
 
     def enter(self, address: str) -> Slot | PoolLimit:
-        """A place for a new connection, or the limit that it meets."""
+        """Return a slot for a new connection, or the limit that it exceeds."""
         limits = self.limits
         key = counted_address(address)
         if self._by_address[key] >= limits.per_address_max and not is_among(address, limits.proxies):
@@ -134,15 +133,15 @@ class Pool:
         return slot
 
     def hold(self, size_bytes: int) -> None:
-        """So many bytes more are held for callers who are not known; the oldest of these make room."""
+        """Add to the bytes held for unknown callers; above the limit, end their oldest connections."""
         self.unknown_size_bytes += size_bytes
         if size_bytes <= 0:
-            return  # it gives back: whoever makes room is here, too, and is still the oldest
+            return  # an evicted slot releases its bytes here while it is still the oldest
         while self.unknown_size_bytes > self.limits.unknown_size_bytes_max and self._replace_oldest(PoolLimit.BYTES):
             pass
 
     def forget_unknown(self, slot: Slot) -> None:
-        """Its caller is known, or it has ended."""
+        """Remove a connection from the unknown ones, as its caller is known or it has ended."""
         if slot in self._unknown:
             del self._unknown[slot]
             self._by_address[slot.address] -= 1
@@ -150,23 +149,23 @@ class Pool:
                 del self._by_address[slot.address]
 
     def forget(self, slot: Slot) -> None:
-        """It has ended."""
+        """Remove a connection that has ended."""
         self._count -= 1
         self.forget_unknown(slot)
 
     def _replace_oldest(self, limit: PoolLimit) -> bool:
-        """End the connection that has waited longest without a token; whether there was one."""
+        """End the oldest connection of an unknown caller; return True if there was one."""
         slot = next(iter(self._unknown), None)
         if slot is None:
             return False
         self.refused[limit] += 1
-        slot.release()
+        slot.release()  # first: the connection ends only later, and its place is needed now
         slot.close()
         return True
 
 
 def is_among(address: str, networks: Sequence[Network]) -> bool:
-    """Return whether an address is in one of these networks."""
+    """Return True if the address is in one of these networks."""
     if not networks:
         return False
     found = _parsed(address)
@@ -175,7 +174,7 @@ def is_among(address: str, networks: Sequence[Network]) -> bool:
 
 @lru_cache(maxsize=4096)
 def counted_address(address: str) -> str:
-    """What counts as one address: one of IPv4, or a network of IPv6 of 64 bits, which is what one customer has."""
+    """Return the counting key of an address: the IPv4 address, or the IPv6 /64, the usual share of one customer."""
     found = _parsed(address)
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((found, 64), strict=False))
@@ -183,10 +182,10 @@ def counted_address(address: str) -> str:
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
-    """Addresses and networks, with commas between them.
+    """Parse a comma-separated list of addresses and networks.
 
     Raises:
-        ValueError: One of them is neither.
+        ValueError: An item is neither.
     """
     return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
 

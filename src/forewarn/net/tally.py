@@ -1,4 +1,4 @@
-"""One line a minute about something that may happen thousands of times in it."""
+"""Tally that reduces frequent occurrences to one line a minute."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NAMES_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a line says.
+    """Content of one line.
 
     Attributes:
-        count: How often it has happened since the line before.
-        worst: The name to which it happened most often.
-        worst_count: How often to that one.
+        count: Number of occurrences since the previous line.
+        worst: Name with the most occurrences.
+        worst_count: Number of occurrences for that name.
     """
 
     count: int
@@ -27,10 +27,10 @@ class Told:
 
 
 class Tally:
-    """Counts what happens by name, for a bounded number of names.
+    """Counter of occurrences by name, for a bounded number of names.
 
     Args:
-        every_s: Seconds between two lines.
+        every_s: Minimum interval between two lines, in seconds.
     """
 
     def __init__(self, every_s: float = _EVERY_S) -> None:
@@ -40,13 +40,13 @@ class Tally:
         self._names: Counter[str] = Counter()
 
     def note(self, name: str) -> None:
-        """It has happened to that name."""
+        """Count an occurrence for this name."""
         self._count += 1
         if name in self._names or len(self._names) < _NAMES_MAX:
             self._names[name] += 1
 
     def due(self, now_s: float) -> Told | None:
-        """What is to be told now; None: nothing has happened, or the line before is not a minute old."""
+        """Return the next line and reset the counts; None if there were no occurrences, or it is too early."""
         if not self._count or now_s - self._told_s < self._every_s:
             return None
         worst, worst_count = self._names.most_common(1)[0]

@@ -1,4 +1,4 @@
-"""What a request that was not answered ends with."""
+"""Errors of an HTTP request that got no response."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import httpx
 __all__ = ["UNANSWERED", "why"]
 
 UNANSWERED: tuple[type[Exception], ...] = (httpx.HTTPError, AttributeError)
-"""What httpx raises when nobody answers.
+"""Exceptions that httpx raises when there is no response.
 
-Where a connection is reset at the moment it was made, uvloop knows no address of the other side any more, and anyio
-under httpx asks for it all the same: of nothing, which is an AttributeError.
+If a connection is reset just after it was made, uvloop no longer knows the peer's address, and anyio, which httpx
+uses, reads it from None: an AttributeError.
 """
 
 
 def why(error: Exception) -> str:
-    """The reason, for people."""
+    """Return the reason in words, for people."""
     if isinstance(error, AttributeError):
         return "the connection was reset when it was made"
     return str(error) or type(error).__name__

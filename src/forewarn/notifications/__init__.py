@@ -1,1 +1,1 @@
-"""Notifications of subscribers: the outbox, a worker for each subscription, signatures."""
+"""Notifications to subscribers: the outbox, a worker for each subscription, signatures."""

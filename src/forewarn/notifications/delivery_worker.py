@@ -1,10 +1,10 @@
-"""Delivers for one subscription.
+"""Delivery of notifications for one subscription.
 
-A worker reads the ledger from its subscription's cursor on and posts what concerns it, some at a time, but of one
-event one after the other. What fails a few times in a row is kept and tried again later, behind it what is of the same
-event; the rest goes on. When several in a row fail, the receiver is taken to be down: it rests, and then a little is
-tried, until something gets through. The cursor moves after the answers. So nothing is lost, and what is under way when
-a process dies is told once more, under the same id.
+A worker reads the ledger from its subscription's cursor and posts the notifications for it, some concurrently, but
+those of one event in sequence. A notification that fails a few times in a row is stored and retried later, and later
+ones of the same event queue behind it; the rest goes on. After several failures in a row the circuit breaker opens: the
+receiver is left alone for a while, then probed until a request succeeds. The cursor moves after the answers. So nothing
+is lost, and a request under way when a process dies is repeated under the same id.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ __all__ = ["DeliveryPolicy", "DeliveryWorker", "Posts", "headers_of"]
 _log = structlog.get_logger("forewarn.notifications.notifier")
 
 _QUICK_PAUSES_S = (0.2, 1.0)
-"""Between the first tries, which follow each other at once."""
+"""Pauses between the first attempts, in seconds."""
 
 _PROBES = 2
-"""Failures after which a receiver that is down is left alone again: something new, and something old."""
+"""Failed probes after which an open breaker rests again: one of a new notification, one of an old one."""
 
 _STORE_RETRY = timedelta(seconds=1)
 
 _UNKEPT_MAX = 1000
-"""Ledger entries that concern nobody before the cursor is moved past them all the same."""
+"""Number of irrelevant ledger entries after which the cursor is stored even without a delivery."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryPolicy:
-    """How deliveries are made.
+    """Policy for deliveries: source, backoff and limits.
 
     Attributes:
-        source: The ``source`` of every notification.
-        backoff: When what failed is tried again.
-        requests_max: Requests to one receiver at the same time.
-        waiting_max: Deliveries of one subscription that may wait for another try.
+        source: Value of ``source`` in every notification.
+        backoff: Backoff between attempts.
+        requests_max: Maximum number of concurrent requests to one receiver.
+        waiting_max: Maximum number of deliveries of one subscription that wait for a retry.
     """
 
     source: str = "/forewarn"
@@ -65,10 +65,10 @@ class DeliveryPolicy:
 
 
 class Posts(Protocol):
-    """Posts to one receiver."""
+    """Client that posts to one receiver."""
 
     def post(self, url: str, body: bytes, headers: dict[str, str], now: datetime) -> Awaitable[Answer]:
-        """Post once; what the other side does is in the answer."""
+        """Post once; the answer holds the result, errors included."""
         ...
 
     def close(self) -> Awaitable[None]:
@@ -77,17 +77,17 @@ class Posts(Protocol):
 
 
 def headers_of(subscription: Subscription, message_id: str, body: bytes, now: datetime) -> dict[str, str]:
-    """The headers of a notification."""
-    from forewarn.notifications.signing import signed_headers  # noqa: PLC0415 - most services notify nobody
+    """Return the headers of a notification, with signatures."""
+    from forewarn.notifications.signing import signed_headers  # noqa: PLC0415 - unused by most services
     from forewarn.wire.notification import CONTENT_TYPE  # noqa: PLC0415 - as above
 
-    # Whoever checks the signature looks at a clock that is real, whatever ours is.
+    # The receiver checks the signature's time by a real clock, even if ours is virtual.
     signed = signed_headers(subscription.secrets(now), message_id, RealClock().now(), body)
     return {"Content-Type": f"{CONTENT_TYPE}; charset=utf-8"} | signed
 
 
 class _Round:
-    """What comes of the deliveries of one round."""
+    """Results of one round of deliveries."""
 
     def __init__(self, outbox: Outbox, *, was_down: bool) -> None:
         self.outbox = outbox
@@ -99,28 +99,28 @@ class _Round:
         self.known = {delivery.key: delivery for delivery in outbox.waiting}
 
     def is_settled(self, key: tuple[int, str]) -> bool:
-        """Whether that needs no more in this round."""
+        """Return whether the notification is done for this round."""
         return key in self.delivered or key in self.kept
 
     @property
     def waiting(self) -> list[Delivery]:
-        """What waits for another try after this round."""
+        """Deliveries that wait for a retry after this round."""
         kept = {key: d for key, d in self.known.items() if key not in self.delivered} | self.kept
         return [d for d in kept.values() if d.state is DeliveryState.WAITING]
 
 
 class DeliveryWorker:
-    """Delivers for one subscription, as long as this replica is the one that acts.
+    """Delivers for one subscription while this replica is the leader.
 
     Args:
-        engine: Reads the ledger, and writes down what came of deliveries.
-        delivery_policy: How deliveries are made.
-        subscription: Whose.
-        posts: To its receiver.
-        count: Told the outcome of each try: ``delivered``, ``failed`` or ``dead``.
+        engine: Engine that reads the ledger and records results.
+        delivery_policy: Policy for deliveries.
+        subscription: Subscription to deliver for.
+        posts: Client for its receiver.
+        count: Called with the subscription's name and each outcome: ``delivered``, ``failed`` or ``dead``.
 
     Attributes:
-        oldest_at: When the oldest thing happened that its receiver does not have yet; None: it has all.
+        oldest_at: Time of the oldest occurrence not yet delivered; None if everything was.
     """
 
     def __init__(
@@ -140,19 +140,19 @@ class DeliveryWorker:
         self._position = subscription.cursor
         self._sent: set[tuple[int, str]] = set()
         self._breaker = CircuitBreaker(backoff=delivery_policy.backoff)
-        self._rng = random.Random()  # noqa: S311 - spreads tries, no secret
+        self._rng = random.Random()  # noqa: S311 - jitter, no secret
 
     def wake(self) -> None:
-        """Look at the ledger: something was written."""
+        """Read the ledger again: something was written."""
         self._woken.set()
 
     def urge(self) -> None:
-        """Try now, also where the receiver was to rest: an operator has said something of subscriptions."""
+        """Try now, even if the breaker is open: an operator has changed a subscription."""
         self._breaker.open_until = None
         self._woken.set()
 
     async def run(self) -> None:
-        """Deliver until the subscription is gone or paused, until another replica acts, or until cancelled."""
+        """Deliver until the subscription is deleted or paused, this replica is no longer the leader, or cancelled."""
         try:
             while True:
                 self._woken.clear()
@@ -164,7 +164,7 @@ class DeliveryWorker:
                     if not is_active:
                         return
                 except ForewarnError as error:
-                    # What was sent is remembered, so it is not sent again as soon as the store is there again.
+                    # `_sent` remembers what was delivered, so it is not sent again once the store works.
                     _log.warning("deliveries cannot be written down, trying again", error=error.message)
                     until = self._clock.now() + _STORE_RETRY
                 except Exception:  # noqa: BLE001 - a worker must survive a bug; the log has the trace
@@ -204,7 +204,7 @@ class DeliveryWorker:
         return await self._engine.read(lambda reader: read_outbox(reader, self.id, measure, now))
 
     async def _deliver(self, outbox: Outbox) -> tuple[datetime | None, bool]:
-        """Hand over what can be; hands back when to come again, and whether the subscription is still to be served."""
+        """Deliver what can be delivered now; return the time of the next round, and whether to go on."""
         if not self._engine.leadership.is_held:
             return None, False
         done = _Round(outbox, was_down=self._breaker.is_open)
@@ -217,14 +217,14 @@ class DeliveryWorker:
         return await self._write_down(done)
 
     def _queues(self, outbox: Outbox) -> deque[list[Notification]]:
-        """What to post now: of each subject one after the other; not before an earlier one of it may be tried again."""
+        """Return a queue for each subject, without subjects whose earlier delivery still waits for its retry."""
         blocked = {delivery.subject for delivery in outbox.waiting} - outbox.due
         queues: dict[str, list[Notification]] = {}
         for notification in outbox.notifications:
             if notification.subject not in blocked:
                 queues.setdefault(notification.subject, []).append(notification)
         if self._breaker.is_open:
-            # What is new first: what waits may be what it never takes.
+            # New ones first: the receiver may never accept the waiting ones.
             return deque(sorted(queues.values(), key=lambda queue: queue[0].subject in outbox.due))
         return deque(queues.values())
 
@@ -242,7 +242,7 @@ class DeliveryWorker:
         return not self._breaker.is_open or done.failures < _PROBES
 
     async def _hand_over(self, notification: Notification, done: _Round) -> bool:
-        """Post one; hands back whether the next one of its subject may follow."""
+        """Post one; return whether the next one of its subject may follow."""
         subscription = done.outbox.subscription
         known = done.known.get(notification.key)
         answer = await self._try(notification, subscription, is_first=known is None and not self._breaker.failures)
@@ -269,8 +269,8 @@ class DeliveryWorker:
         return kept.state is DeliveryState.DEAD
 
     async def _try(self, notification: Notification, subscription: Subscription, *, is_first: bool) -> Answer:
-        """Post it, the first time some times in quick succession."""
-        from forewarn.wire.notification import encode_notification  # noqa: PLC0415 - most services notify nobody
+        """Post a notification; on its first delivery, with quick retries."""
+        from forewarn.wire.notification import encode_notification  # noqa: PLC0415 - unused by most services
 
         body = encode_notification(notification, self._delivery_policy.source)
         pauses = [*(_QUICK_PAUSES_S if is_first and not self._clock.is_virtual else ()), None]
@@ -286,7 +286,7 @@ class DeliveryWorker:
             await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
         raise AssertionError  # the last try returns
 
-    # What came of it
+    # Results
 
     async def _write_down(self, done: _Round) -> tuple[datetime | None, bool]:
         self._keep_behind(done)
@@ -321,7 +321,7 @@ class DeliveryWorker:
         return min((d.next_at or now for d in first_of_each(waiting).values()), default=None)
 
     def _keep_behind(self, done: _Round) -> None:
-        """What is of the same subject as something that waits waits behind it; and has its try as soon as that has."""
+        """Queue notifications behind a waiting delivery of their subject, to be retried with it."""
         firsts = first_of_each(done.waiting)
         for notification in done.outbox.notifications:
             first = firsts.get(notification.subject)
@@ -334,14 +334,14 @@ class DeliveryWorker:
                 )
                 done.kept[behind.key] = behind
         if done.was_down and not self._breaker.is_open:
-            # It takes notifications again: what waited for that need not wait any longer.
+            # The receiver works again: retry at once what waited for it.
             now = self._clock.now()
             for delivery in done.outbox.waiting:
                 if not done.is_settled(delivery.key):
                     done.kept[delivery.key] = replace(delivery, next_at=now)
 
     def _reached(self, done: _Round) -> int:
-        """The last ledger entry before which nothing is left to be handed over."""
+        """Return the last ledger entry up to which everything is delivered or stored."""
         position = max(self._position, done.outbox.subscription.cursor)
         keys = (n.key for n in done.outbox.notifications)
         left = {key[0] for key in keys if not done.is_settled(key) and key not in done.known}

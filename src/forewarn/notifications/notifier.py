@@ -1,4 +1,4 @@
-"""Telling subscribers what happened: each has its own worker, so that a slow one holds up nobody else."""
+"""Notification of subscribers; each has its own worker, so that a slow receiver delays no other."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ __all__ = ["DeliveryPolicy", "Notifier"]
 _log = structlog.get_logger("forewarn.notifications.notifier")
 
 _LOOK_S = 30.0
-"""From one look at the subscriptions to the next, if nothing is heard of them."""
+"""Interval between reads of the subscriptions if no change is announced, in seconds."""
 
 _LEAD_LOOK_S = 1.0
-"""The same while another replica acts: to see whether it is this one by now."""
+"""Interval while another replica is the leader, to notice when this one takes over, in seconds."""
 
 
 class Notifier:
-    """All workers of this process. Only the replica that acts has any.
+    """Owner of the delivery workers in this process. Only the leader has any.
 
     Args:
-        engine: Writes down what came of deliveries.
-        clock: The time.
-        terms: How requests are made.
-        delivery_policy: How deliveries are made.
-        resolve: Finds addresses; None for the machine's own way.
+        engine: Engine that records the results of deliveries.
+        clock: Source of the time.
+        terms: Returns the settings for outbound requests.
+        delivery_policy: Policy for deliveries; None for the default.
+        resolve: Resolver of host names; None for the system's.
 
     Attributes:
-        counts: Tries so far, by subscription and outcome: ``delivered``, ``failed``, ``dead``.
+        counts: Outcomes so far, by subscription and outcome: ``delivered``, ``failed``, ``dead``.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Notifier:
         engine.listeners.append(self._notice)
 
     def hear(self) -> None:
-        """Somebody else has committed something, or another replica acts from now on."""
+        """Check again: another process has committed something, or the leader has changed."""
         self._wake.set()
         self._wake_couriers()
 
@@ -84,13 +84,13 @@ class Notifier:
             worker.wake()
 
     def ages_s(self) -> dict[str, float]:
-        """How old the oldest thing is that each subscription's receiver does not have yet, in seconds."""
+        """Return the age of the oldest undelivered occurrence of each subscription, in seconds."""
         now = self.clock.now()
         oldest = {worker.name: worker.oldest_at or now for worker in self._workers.values()}
         return {name: max((now - at).total_seconds(), 0.0) for name, at in oldest.items()}
 
     async def run(self) -> None:
-        """Deliver, until cancelled."""
+        """Deliver until cancelled."""
         while True:
             self._wake.clear()
             try:
@@ -107,7 +107,7 @@ class Notifier:
                     await self._wake.wait()
 
     async def stop(self) -> None:
-        """End every worker; what is under way is told once more after the next start."""
+        """Cancel all workers; deliveries under way are repeated after the next start."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -116,7 +116,7 @@ class Notifier:
         self._tasks.clear()
 
     async def _hire(self) -> None:
-        """A worker for each active subscription, and for no other."""
+        """Start a worker for each active subscription, and cancel all others."""
         wanted: dict[str, Subscription] = {}
         if self.engine.leadership.is_held:
             found = await self.engine.read(lambda reader: reader.subscriptions())
@@ -133,17 +133,17 @@ class Notifier:
                     self.engine, self.delivery_policy, subscription, self.poster(), self._count
                 )
                 self._tasks[id] = asyncio.create_task(self._workers[id].run())
-                # One that ends by itself may be wanted again by now.
+                # A worker that has ended may be wanted again by now.
                 self._tasks[id].add_done_callback(lambda _: self._wake.set())
 
     def poster(self) -> Posts:
-        """Posts to one receiver."""
-        from forewarn.net.outbound import Poster  # noqa: PLC0415 - most services, and every test of a handler, notify nobody
+        """Return a client for one receiver."""
+        from forewarn.net.outbound import Poster  # noqa: PLC0415 - unused by most services
 
         return Poster(self._terms(), self._resolve)
 
     async def test(self, wanted: str) -> Answer:
-        """Post a ping now, and hand back what came of it.
+        """Post a ping now and return the answer.
 
         Raises:
             NotFound: There is no such subscription.

@@ -1,4 +1,4 @@
-"""What there is to tell a subscriber: read from the ledger, which is the outbox, and from what is tried again."""
+"""Outbox of a subscription: new notifications from the ledger, and deliveries to retry."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 __all__ = ["Measure", "Outbox", "first_of_each", "read_outbox"]
 
 _WINDOW = 200
-"""Ledger entries that are read at a time."""
+"""Number of ledger entries read at a time."""
 
 _VMS_MAX = 2000
-"""Most VMs in the maintenances that are told of at a time, unless a single one has more."""
+"""Maximum number of VMs in the maintenances of one read, unless a single maintenance has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """How much is read.
+    """Limits of one read of the outbox.
 
     Attributes:
-        after: Ledger entries after that sequence, if the subscription is not further by now.
-        waiting_max: Deliveries that may wait for another try; with more nothing new is read.
-        is_open: Whether the receiver seems to take nothing: a little will do to see whether that is so.
-        allows_request: Whether it may be told anything now.
+        after: Sequence after which ledger entries are read, or the subscription's cursor if that is further.
+        waiting_max: Number of deliveries waiting for a retry from which on nothing new is read.
+        is_open: True if the circuit breaker is open: a single new entry is enough for a probe.
+        allows_request: True if the receiver may be sent anything now.
     """
 
     after: int
@@ -43,15 +43,15 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outbox:
-    """What there is for one subscription.
+    """Pending work of one subscription.
 
     Attributes:
-        waiting: Deliveries that wait for another try, the oldest ones.
-        due: Subjects of those whose turn it is.
-        unknown: Keys of those whose turn it is, and of which the ledger knows nothing any more.
-        entries: What was read of the ledger, in order.
-        has_more: Whether more could be read.
-        notifications: Those that wait and are due, then those that are new.
+        waiting: Deliveries that wait for a retry, the oldest ones.
+        due: Subjects of waiting deliveries that are due.
+        unknown: Keys of due deliveries that the ledger no longer contains.
+        entries: Ledger entries that were read, in order.
+        has_more: True if more could be read.
+        notifications: Notifications to send: waiting ones that are due, then new ones.
     """
 
     subscription: Subscription
@@ -64,7 +64,7 @@ class Outbox:
 
 
 def read_outbox(reader: Reader, subscription_id: str, measure: Measure, now: datetime) -> Outbox | None:
-    """What there is to tell now; None: there is no such subscription any more."""
+    """Return the pending work now; None if the subscription no longer exists."""
     subscription = reader.subscription(subscription_id)
     if subscription is None:
         return None
@@ -96,7 +96,7 @@ def read_outbox(reader: Reader, subscription_id: str, measure: Measure, now: dat
 
 
 def first_of_each(deliveries: Iterable[Delivery]) -> dict[str, Delivery]:
-    """The first delivery of each subject: when that is tried again, those behind it have their turn too."""
+    """Return the first delivery of each subject; those behind it are retried with it."""
     return {d.subject: d for d in sorted(deliveries, key=lambda d: d.key, reverse=True)}
 
 
@@ -109,7 +109,7 @@ def _entries_of(reader: Reader, deliveries: Iterable[Delivery]) -> list[Entry]:
 
 
 class _Told:
-    """What a subscription is told of ledger entries. It never sees more than a tenant that owns the same."""
+    """Notifications from ledger entries for one subscription; it never sees more than a tenant with the same VMs."""
 
     def __init__(self, reader: Reader, subscription: Subscription) -> None:
         self._reader = reader
@@ -119,7 +119,7 @@ class _Told:
         self._events: dict[str, list[Event]] = {}
 
     def bounded(self, entries: Sequence[Entry]) -> list[Entry]:
-        """As many of them as are not about too many VMs at a time; one at least."""
+        """Return the first entries, at least one, that together stay within the limit on VMs."""
         found = self._reader.maintenances_by_id({e.maintenance_id for e in entries if e.maintenance_id is not None})
         taken: list[Entry] = []
         vms = 0
@@ -132,8 +132,8 @@ class _Told:
         return taken
 
     def of(self, entries: Sequence[Entry]) -> Iterator[Notification]:
-        """Notifications of those entries that it wants and may see, in order."""
-        from forewarn.wire.notification import notifications_of, rollout_of  # noqa: PLC0415 - most notify nobody
+        """Yield the notifications of these entries that the subscription wants and may see, in order."""
+        from forewarn.wire.notification import notifications_of, rollout_of  # noqa: PLC0415 - unused by most services
 
         self._load({entry.maintenance_id for entry in entries if entry.maintenance_id is not None})
         for entry in entries:

@@ -1,4 +1,4 @@
-"""Signatures of notifications, after Standard Webhooks: who sent it, when, and that it is whole."""
+"""Signatures of notifications, after Standard Webhooks: they prove sender, time and integrity."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["signed_headers"]
 
 
 def signed_headers(secrets: Iterable[str], message_id: str, at: datetime, body: bytes) -> dict[str, str]:
-    """The headers that sign a message; with several secrets, a receiver that knows one of them is content.
+    """Return the headers that sign a message; with several secrets, a receiver needs to know only one.
 
     Args:
-        secrets: ``whsec_…`` each.
-        message_id: The same at every try.
-        at: When it is sent; receivers refuse what is minutes old.
-        body: UTF-8.
+        secrets: Signing secrets, ``whsec_…`` each.
+        message_id: Message id, the same at every attempt.
+        at: Time of sending; receivers refuse messages that are minutes old.
+        body: Message body in UTF-8.
     """
     text = body.decode()
     return {

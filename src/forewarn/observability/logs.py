@@ -1,4 +1,4 @@
-"""Where logs go, and how they look."""
+"""Log configuration: destination, format and rate limit."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["RateLimit", "configure_logging", "visible"]
 _LIMITED = frozenset({"warning", "error", "critical"})
 _SPAN_S = 60.0
 _LINES_MAX = 60
-"""Different lines of one event in a minute."""
+"""Maximum number of different lines per event and minute."""
 
 _KNOWN_MAX = 1000
 _FACTS_LENGTH_MAX = 200
 
 
 def configure_logging() -> None:
-    """Logs go to stderr: readable lines on a terminal, JSON elsewhere."""
+    """Send logs to stderr, as readable lines on a terminal and as JSON elsewhere."""
     is_terminal = sys.stderr.isatty()
     renderer: Any = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
@@ -46,14 +46,14 @@ def configure_logging() -> None:
 
 
 class RateLimit:
-    """Lets a failure into the log once a minute: then with the number of times that it was left out.
+    """Log processor that passes a repeated failure once a minute, with the number of suppressed repetitions.
 
-    A database that is away, a receiver that refuses, a disk that is full: what is tried again each second fails each
-    second, and strangers can make some of it fail at will. Warnings and errors that say the same count as one; of an
-    event that says something else each time, so many get through. Anything below a warning always does.
+    If a database is down, a receiver refuses or a disk is full, an operation that is retried every second fails every
+    second, and strangers can cause some failures at will. Identical warnings and errors count as one; an event with
+    changing facts passes up to `_LINES_MAX` times a minute. Lower levels always pass.
 
     Args:
-        uptime_s: Seconds since some moment.
+        uptime_s: Monotonic clock, in seconds.
     """
 
     def __init__(self, uptime_s: Callable[[], float]) -> None:
@@ -61,7 +61,7 @@ class RateLimit:
         self._known: OrderedDict[tuple[object, ...], tuple[float, int, int]] = OrderedDict()
 
     def __call__(self, _logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor
-        """Hand the event on, or drop it."""
+        """Pass the event on, or drop it."""
         if event.get("level") not in _LIMITED:
             return event
         what = (event["level"], str(event.get("event"))[:_FACTS_LENGTH_MAX])
@@ -72,8 +72,9 @@ class RateLimit:
         return {**event, "repeated": repeated} if repeated else event
 
     def _left_out(self, key: tuple[object, ...], lines_max: int) -> int | None:
-        """How many lines were left out in the minute before; None: this one is left out, too."""
+        """Return the number of lines suppressed in the previous minute; None if this line is suppressed."""
         now_s = self._uptime_s()
+        # Removed and inserted again below, so that the line seen longest ago is evicted first.
         began_s, lines, dropped = self._known.pop(key, (now_s, 0, 0))
         is_over = now_s - began_s >= _SPAN_S
         before = dropped if is_over else 0
@@ -87,7 +88,7 @@ class RateLimit:
 
 
 def visible(_logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor
-    """Control characters of others as text; JSON escapes them anyway."""
+    """Escape control characters in values; for terminals only, since JSON escapes them anyway."""
     return {key: escape_controls(value) if isinstance(value, str) else value for key, value in event.items()}
 
 

@@ -1,6 +1,6 @@
-"""What `/metrics` shows.
+"""Prometheus metrics of `/metrics`.
 
-Counting on the hot path is an addition to a plain integer; the rest is put together when asked for.
+The hot path only increments plain integers; everything else is computed when the metrics are collected.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LATENESS_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60,
 
 
 class Counts(Protocol):
-    """What the metadata endpoint counts.
+    """Counters of the metadata endpoint.
 
     Attributes:
-        fast: GETs that the hot path answered, by version.
-        outcomes: Requests that the app answered, by version, method and status.
+        fast: GETs answered by the hot path, by version.
+        outcomes: Requests answered by the app, by version, method and status.
         over_limit: Requests and connections over a limit of the endpoint, by setting.
     """
 
@@ -46,19 +46,19 @@ class Counts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What there is to tell of replicas and hosts.
+    """Sources of the metrics about replicas, hosts and notifications.
 
     Attributes:
-        is_leader: Whether this process carries out what is due.
-        skew_s: Seconds by which its clock is ahead of the database's.
-        watches: How many endpoints on hosts watch it.
-        deliveries: Tries to notify, by subscription and outcome.
-        clock_jump_s: How far the clock has jumped, in seconds, which no operator has confirmed; 0: not at all.
-        clock_jumps: How often it has jumped.
-        limited: How often limits of the control address were met, by limit.
-        control_connections: Connections to it, by whether their caller is known.
-        endpoint_restarts: How often the process that answers VMs was started again after it had ended by itself.
-        undelivered_s: How old the oldest thing is that a subscription was not told of yet, in seconds.
+        is_leader: True if this replica is the leader, which carries out due actions.
+        skew_s: Seconds by which this replica's clock is ahead of the database's.
+        watches: Number of host endpoints that watch this replica.
+        deliveries: Notification attempts, by subscription and outcome.
+        clock_jump_s: Size of an unconfirmed clock jump, in seconds; 0 if there is none.
+        clock_jumps: Number of clock jumps.
+        limited: Number of times that each limit of the control address was exceeded.
+        control_connections: Connections to the control address, by known and unknown callers.
+        endpoint_restarts: Number of restarts of the metadata process after it ended unexpectedly.
+        undelivered_s: Age of the oldest pending delivery of each subscription, in seconds.
     """
 
     is_leader: Callable[[], bool] = lambda: True
@@ -77,10 +77,10 @@ class Metrics(Collector):
     """All metrics of a service.
 
     Args:
-        traffic: Counts of the endpoint.
-        feed: Knows the documents.
-        connections: Tells how many connections are open.
-        fleet: Tells of replicas and hosts.
+        traffic: Counters of the endpoint.
+        feed: Current documents.
+        connections: Returns the number of open connections.
+        fleet: Sources of the metrics about replicas, hosts and notifications.
     """
 
     def __init__(self, traffic: Counts, feed: Feed, connections: Callable[[], int], fleet: Fleet | None = None) -> None:
@@ -104,11 +104,11 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def observe_lateness(self, late_s: float) -> None:
-        """A start that fell due was shown so many seconds later."""
+        """Record how many seconds after its due time a start was published."""
         self._lateness.observe(late_s)
 
     def notice(self, changes: Changes) -> None:
-        """Count what was committed."""
+        """Count committed changes."""
         self._forgotten["maintenances"] += changes.forgotten_maintenances
         self._forgotten["entries"] += changes.forgotten_entries
         for entry in changes.entries:
@@ -118,11 +118,11 @@ class Metrics(Collector):
                 self._approvals[who] = self._approvals.get(who, 0) + 1
 
     def render(self) -> bytes:
-        """The text format."""
+        """Return the metrics in the text format."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry."""
+        """Yield all metrics; called by the registry."""
         yield self._requests()
         yield _gauge("forewarn_documents", "Documents shown now: audiences that are enabled.", self._feed.enabled_count)
         yield _counter("forewarn_documents_published", "Documents that changed.", self._feed.documents_published)
@@ -211,7 +211,7 @@ class Metrics(Collector):
         yield ages
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: the metrics are made when collected."""
+        """Return no metrics in advance: they are created when collected."""
         return []
 
     def _requests(self) -> Metric:

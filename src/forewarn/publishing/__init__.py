@@ -1,1 +1,1 @@
-"""Documents on their way to callers: the feed, the watches of hosts, and which caller is which VM."""
+"""Publication of documents: the feed, the watches of hosts, and the identity of callers."""

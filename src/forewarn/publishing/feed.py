@@ -1,9 +1,9 @@
-"""The documents as the endpoint serves them: ready-made bytes, and who waits for the next ones.
+"""Documents as the endpoint serves them: encoded replies, and the requests that wait for the next ones.
 
-A `Channel` belongs to one audience. The engine publishes into it after a commit. The first who asks has the bytes
-made, for all api-versions; from then on every GET of any VM of that audience is answered from them (invariant 7 of the
-design). A document that nobody asks for is never encoded. Publishing is a hint to whoever waits, the store is the
-truth: a channel can be filled anew from it at any time.
+A `Channel` belongs to one audience. The engine publishes into it after a commit. The first GET encodes the document for
+all api-versions; from then on every GET of any VM of that audience is answered from these bytes (invariant 7 of the
+design). A document that is never requested is never encoded. Publishing only wakes held requests; the source of truth
+is the store, from which a channel can be filled again at any time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["Channel", "Feed", "Reply"]
 
 
 class Reply:
-    """One version of one document: its body, and the whole tail of the HTTP answer after the Date header.
+    """One document in one api-version: its body, and the rest of the HTTP answer after the Date header.
 
     Attributes:
-        body: The bytes of the document.
+        body: Encoded document.
         kept: Headers and body for a connection that stays open.
         closed: The same with ``connection: close`` (W3).
     """
@@ -40,13 +40,13 @@ class Reply:
 
 
 class Channel:
-    """What one audience is shown now.
+    """Current document of one audience.
 
     Attributes:
-        key: The audience's key.
-        is_enabled: Whether anybody asked yet (R67); while False there are no replies.
-        asked_at: When a VM of it last asked, to the second; None if not since the service started (R69).
-        document: What is shown, before it was encoded; None if nobody ever asked.
+        key: Key of the audience.
+        is_enabled: True once a VM has asked (R67); while False there are no replies.
+        asked_at: Time of the last request by one of its VMs, to the second; None if none since the start (R69).
+        document: Current document, not encoded; None if no VM ever asked.
         settled: Ids of shown events for which another approval is known to change nothing (R49).
     """
 
@@ -81,19 +81,19 @@ class Channel:
 
     @property
     def replies(self) -> tuple[Reply, ...]:
-        """One for each api-version, in the order of the dialect's versions; none while it is disabled."""
+        """One reply for each api-version, in the order of the dialect's versions; none while it is disabled."""
         if self._replies is None:
             self._replies = () if self.document is None else self._render(self.document)
         return self._replies
 
     @property
     def before(self) -> tuple[int, tuple[Reply, ...]]:
-        """The incarnation and the replies before these; for whoever is to be shown an older document."""
+        """Incarnation and replies of the previous document, for faults that show an outdated one."""
         former = self._former
         return (0, ()) if former is None else (former.audience.incarnation, self._render(former))
 
     def show(self, document: Document) -> None:
-        """Take over a newer document and wake everybody who waits for one; an older one is ignored."""
+        """Show a newer document and wake held requests; ignore an older one."""
         audience = document.audience
         if (audience.epoch, audience.incarnation) < (self.epoch, self.incarnation):
             return
@@ -106,16 +106,17 @@ class Channel:
         self.document = document
         self._listed = frozenset(event.id for event, _ in document.items)
         started = {event.id for event, m in document.items if m.state is MaintenanceState.STARTED or event.is_settled}
+        # Approvals known to be on disk stay known, for the events that are still listed.
         self.settled = frozenset(started | self.settled & self._listed)
         if has_changed or not self.is_enabled:
             self.wake()
 
     def settle(self, event_ids: Iterable[str]) -> None:
-        """An approval of these is on disk: the next one, with every poll of some clients, need not go there (W5)."""
+        """Note that these approvals are on disk: clients that repeat them with every poll cause no more writes (W5)."""
         self.settled |= self._listed.intersection(event_ids)
 
     def unlisted(self, event_ids: Iterable[str]) -> tuple[str, ...]:
-        """Those of the ids that the document does not show."""
+        """Return the ids that the document does not show."""
         return tuple(event_id for event_id in event_ids if event_id not in self._listed)
 
     def hide(self) -> None:
@@ -127,20 +128,20 @@ class Channel:
         self.wake()
 
     def wake(self) -> None:
-        """Let every held request look again."""
+        """Wake every held request."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     def hold(self) -> asyncio.Future[None]:
-        """A future that is done when the document has changed. Give it back with `let_go`."""
+        """Return a future that is done when the document has changed. Release it with `let_go`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         return waiter
 
     def let_go(self, waiter: asyncio.Future[None]) -> None:
-        """Forget a future of `hold`."""
+        """Release a future from `hold`."""
         self._waiters.discard(waiter)
 
 
@@ -148,11 +149,11 @@ class Feed:
     """All channels of this process.
 
     Args:
-        dialect: Decides the versions and their bytes.
+        dialect: Variant of the protocol: its versions and their encoding.
 
     Attributes:
-        documents_published: How many.
-        listeners: Told of each document that was published.
+        documents_published: Number of documents published.
+        listeners: Functions called with each published document.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -164,7 +165,7 @@ class Feed:
         self._render_empty = lru_cache(maxsize=1024)(self._render_empty_once)
 
     def channel(self, key: str) -> Channel:
-        """The channel of an audience; made when there is none yet."""
+        """Return the channel of an audience, created on first use."""
         channel = self._channels.get(key)
         if channel is None:
             channel = self._channels[key] = Channel(key, self._render)
@@ -179,14 +180,14 @@ class Feed:
                 listener(document)
 
     def is_new(self, document: Document) -> bool:
-        """Whether its audience is shown something else now."""
+        """Return whether the audience is shown something else now."""
         audience, channel = document.audience, self._channels.get(document.audience.key)
         if channel is None or channel.is_enabled != (audience.enabled_at is not None):
             return True
         return (channel.epoch, channel.incarnation) != (audience.epoch, audience.incarnation)
 
     def wake(self, keys: Iterable[str]) -> None:
-        """Let every held request of these audiences look again, though nothing has changed."""
+        """Wake every held request of these audiences, though nothing has changed."""
         for key in keys:
             if key in self._channels:
                 self._channels[key].wake()
@@ -205,35 +206,35 @@ class Feed:
                     listener(gone)
 
     def asked(self) -> dict[str, datetime]:
-        """When each enabled audience last asked, as far as known in this process."""
+        """Return the time of each enabled audience's last request, as far as this process knows."""
         return {key: c.asked_at for key, c in self._channels.items() if c.asked_at is not None and c.is_enabled}
 
     def asked_in_parts(self, size: int) -> Iterator[dict[str, datetime]]:
-        """The same of at most so many audiences at a time, for those who do something else in between."""
+        """Yield the same in parts of at most `size` audiences, so that other work can run in between."""
         channels = iter(list(self._channels.values()))
         while part := list(itertools.islice(channels, size)):
             yield {c.key: c.asked_at for c in part if c.asked_at is not None and c.is_enabled}
 
     def asked_at(self, key: str) -> datetime | None:
-        """When that audience last asked."""
+        """Return the time of the audience's last request; None if unknown."""
         channel = self._channels.get(key)
         return None if channel is None else channel.asked_at
 
     def audience(self, key: str) -> Audience | None:
-        """That audience as it was shown last, for any thread; None where it was shown nothing yet."""
+        """Return the audience as of its current document; None if it has none. Safe on any thread."""
         channel = self._channels.get(key)
         document = None if channel is None else channel.document
         return None if document is None else document.audience
 
     def hear(self, moments: Mapping[str, datetime]) -> None:
-        """Take over when audiences asked in another process."""
+        """Take over times of requests answered by another process."""
         for key, moment in moments.items():
             channel = self._channels.get(key)
             if channel is not None and (channel.asked_at is None or channel.asked_at < moment):
                 channel.asked_at = moment
 
     def all_documents(self) -> list[Document]:
-        """What each audience is shown; one that was disabled is shown a document that says so."""
+        """Return each audience's document; for a disabled audience, a document that says so."""
         return [
             channel.document
             or Document(audience=Audience(key=key, epoch=channel.epoch, incarnation=channel.incarnation))
@@ -243,7 +244,7 @@ class Feed:
 
     @property
     def enabled_count(self) -> int:
-        """How many audiences are enabled."""
+        """Number of enabled audiences."""
         return sum(channel.is_enabled for channel in self._channels.values())
 
     def _render(self, document: Document) -> tuple[Reply, ...]:
@@ -255,11 +256,11 @@ class Feed:
         return self._encode(document)
 
     def _render_empty_once(self, incarnation: int) -> tuple[Reply, ...]:
-        """Most documents are empty most of the time, and equal ones share their bytes."""
+        """Encode an empty document: most documents are empty, and those of one incarnation share their bytes."""
         return self._encode(Document(audience=Audience(key="", incarnation=incarnation)))
 
     def _encode(self, document: Document) -> tuple[Reply, ...]:
-        """Versions that show the same share their bytes too."""
+        """Encode a document for all api-versions; equal encodings share one reply."""
         bodies = encode_documents(document, self.versions, self.dialect)
         replies = {body: Reply(body, document.audience.incarnation) for body in set(bodies)}
         return tuple(replies[body] for body in bodies)

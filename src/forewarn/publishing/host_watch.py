@@ -1,7 +1,7 @@
-"""Who watches which host's documents: each change goes to the watchers of the hosts whose VMs it concerns.
+"""Watches of hosts: each document change goes to the watchers of the hosts whose VMs it concerns.
 
-A watcher is told of the newest document of each audience, and may have missed those before it. So what waits for a slow
-one is bounded by how many audiences its host has.
+A watcher receives the newest document of each audience, and may miss those before it. So the queue of a slow watcher is
+bounded by the number of audiences on its host.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from forewarn.wire.hostfeed import HostState, document_line
 __all__ = ["Change", "Declared", "Hub", "Watch"]
 
 Declared = tuple[tuple[VirtualMachine, ...], tuple[Scope, ...]]
-"""What the inventory says of a host: its VMs, and the scopes of these."""
+"""VMs of a host in the inventory, and their scopes."""
 
 
 class Change:
-    """A document that has changed, and the line that says so: made once, for all who are told of it."""
+    """A changed document and its line in the stream, encoded once for all watchers."""
 
     __slots__ = ("_line", "document")
 
@@ -34,19 +34,19 @@ class Change:
 
     @property
     def line(self) -> bytes:
-        """As a host is told it."""
+        """Encoded line for the stream to hosts."""
         if not self._line:
             self._line = document_line(self.document)
         return self._line
 
 
 class Watch:
-    """What one watcher has yet to hear.
+    """Changes that one watcher has not received yet.
 
     Attributes:
-        host: Whose documents it watches.
-        audiences: The keys of these.
-        declared: The host's VMs, with their scopes.
+        host: Name of the host.
+        audiences: Keys of the audiences of its VMs.
+        declared: VMs of the host, with their scopes.
     """
 
     __slots__ = ("_is_anew", "_is_woken", "_waiter", "_waiting", "audiences", "declared", "host")
@@ -61,24 +61,27 @@ class Watch:
         self._waiter: asyncio.Future[None] | None = None
 
     def tell(self, change: Change) -> None:
-        """A document has changed."""
+        """Queue a changed document, in the place of an older one of its audience."""
         self._waiting[change.document.audience.key] = change
         self.wake()
 
     def begin_anew(self) -> None:
-        """Everything may have changed."""
+        """Discard queued changes and have the watcher start over: everything may have changed."""
         self._is_anew = True
         self._waiting.clear()
         self.wake()
 
     def wake(self) -> None:
-        """Have it look whether there is something to hear."""
+        """Wake the watcher to take its changes."""
         self._is_woken = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Until it was woken; hands back whether it was. Thousands wait so: it takes a future and a timer, no task."""
+        """Wait until woken or timed out; return True if woken.
+
+        Uses a future and a timer instead of a task, since thousands wait at a time.
+        """
         if not self._is_woken:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -91,7 +94,7 @@ class Watch:
         return self._is_woken
 
     def take(self) -> list[Change] | None:
-        """What there is to hear; None: everything, from the beginning."""
+        """Take the queued changes; None if the watcher must start over with the full state."""
         self._is_woken = False
         changes, self._waiting = list(self._waiting.values()), {}
         if self._is_anew:
@@ -109,11 +112,11 @@ class Hub:
     """All watchers of this process.
 
     Args:
-        feed: Tells of documents.
-        identity: Tells whose they are.
-        first_answer_delay_s: How long enabling GETs are held, for the endpoints (R67).
-        position: Tells up to which change this process has seen everything.
-        watches_max: How many there may be.
+        feed: Source of changed documents.
+        identity: Inventory of hosts, VMs and audiences.
+        first_answer_delay_s: Time for which endpoints hold enabling GETs, in seconds (R67).
+        position: Returns the number of the last change up to which this process has seen everything.
+        watches_max: Maximum number of watches.
     """
 
     def __init__(
@@ -135,7 +138,7 @@ class Hub:
         identity.listeners.append(self._begin_anew)
 
     def __len__(self) -> int:
-        """How many watch."""
+        """Return the number of watches."""
         return len(self._watches)
 
     def watch(self, host: str) -> Watch:
@@ -143,7 +146,7 @@ class Hub:
 
         Raises:
             NotFound: There is no such host.
-            LimitExceeded: Too many watch already.
+            LimitExceeded: There are too many watches already.
         """
         if host not in self._identity.hosts:
             msg = f"host {host!r} does not exist: see 'forewarn host list'"
@@ -157,12 +160,12 @@ class Hub:
         return watch
 
     def forget(self, watch: Watch) -> None:
-        """It watches no more."""
+        """End a watch."""
         self._watches.discard(watch)
         self._leave(watch)
 
     def state(self, watch: Watch) -> HostState:
-        """All that there is to know about a host now."""
+        """Return the full current state of a watched host."""
         vms, scopes = watch.declared
         channels = [self._feed.channel(key) for key in sorted(watch.audiences)]
         return HostState(
@@ -200,13 +203,13 @@ class Hub:
                 watch.tell(change)
 
     def _begin_anew(self, delta: InventoryDelta | None) -> None:
-        """Another inventory. Only hosts of which it says something else hear of it: the rest may be thousands."""
+        """Restart the watches of hosts whose declaration changed, and only those: the rest may be thousands."""
         hosts = None if delta is None else delta.hosts
         watches = self._watches if hosts is None else [watch for watch in self._watches if watch.host in hosts]
         for watch in watches:
             declared = self._declared(watch.host)
             if declared == watch.declared:
-                watch.declared = declared  # lets go of the inventory before it
+                watch.declared = declared  # releases the memory of the previous inventory
                 continue
             self._leave(watch)
             self._enter(watch, declared)

@@ -1,6 +1,6 @@
-"""Who calls: from the source address of a connection to the VM, its audience and its document.
+"""Identity of callers: from the source address of a connection to the VM, its audience and its document.
 
-The caller is never taken from anything that it sends (R2, invariant 8).
+Nothing that a caller sends decides its identity (R2, invariant 8).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Caller:
     """A VM that has called since the inventory was loaded.
 
     Attributes:
-        vm: The VM.
+        vm: VM that called.
         scope: Its scope; None for a standalone VM.
-        channel: What it is shown.
-        is_current: False once the inventory changed; a connection that holds this object must ask again.
-        connections: How many it has open now.
-        window_s, window_requests: For the limiter (R9): the current second, and its requests in it.
+        channel: Channel of its audience.
+        is_current: False once the inventory changed; a connection that holds this object must resolve its caller again.
+        connections: Number of open connections.
+        window_s, window_requests: Current second and the requests in it, for the rate limit (R9).
     """
 
     __slots__ = ("channel", "connections", "is_current", "scope", "vm", "window_requests", "window_s")
@@ -46,13 +46,13 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryIndex:
-    """An inventory, ready to be looked things up in; whoever loads it owns it from then on.
+    """Inventory with its lookup tables. `Identity.load` takes ownership and changes them in place.
 
     Attributes:
-        scopes, vms: By name.
-        name_by_address: Names of VMs.
-        vms_by_host: VMs by the name of their host.
-        hosts: Names of the hosts.
+        scopes, vms: Scopes and VMs by name.
+        name_by_address: VM names by address.
+        vms_by_host: VMs by host name.
+        hosts: Names of all hosts.
     """
 
     scopes: dict[str, Scope]
@@ -63,7 +63,7 @@ class InventoryIndex:
 
     @classmethod
     def of(cls, inventory: Inventory) -> InventoryIndex:
-        """Index an inventory; for a hundred thousand VMs this takes a quarter of a second, on whichever thread."""
+        """Index an inventory, on any thread; 100,000 VMs take a quarter of a second."""
         vms_by_host: dict[str, list[VirtualMachine]] = {}
         for vm in inventory.vms:
             vms_by_host.setdefault(vm.host, []).append(vm)
@@ -78,12 +78,12 @@ class InventoryIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryDelta:
-    """A part of an inventory that took the place of another part.
+    """Replacement of a part of the inventory.
 
     Attributes:
-        before: What was there.
-        after: What is there now.
-        hosts: Names of the hosts whose VMs may differ; None: of all, since a scope differs.
+        before: Part that was replaced.
+        after: Part in its place.
+        hosts: Names of the hosts whose VMs may differ; None for all hosts, since a scope differs.
     """
 
     before: Inventory
@@ -92,21 +92,20 @@ class InventoryDelta:
 
 
 _NOTHING = Channel("", lambda _document: ())
-"""Shown to a connection whose VM is no longer declared as it was: no replies, so the fast path cannot answer from
-it."""
+"""Channel for connections whose VM has changed: it has no replies, so the fast path cannot answer from it."""
 
 
 class Identity:
-    """The inventory, as the endpoint needs it.
+    """Inventory for looking up callers and their channels.
 
     Args:
-        feed: Where the documents are.
-        any_caller_is: The VM that everybody is whom no address tells; empty: nobody is.
+        feed: Source of the channels.
+        any_caller_is: VM assumed for callers with an unknown address; empty for none.
 
     Attributes:
-        hosts: Names of the hosts that are declared.
-        is_known: Whether the inventory was heard at all; if not, who is unknown now may be known in a moment.
-        listeners: Called after the inventory has changed, with what has changed; None: everything may have.
+        hosts: Names of the declared hosts.
+        is_known: False until the inventory was received; until then an unknown caller may become known.
+        listeners: Functions called after a change of the inventory, with the change; None if everything may differ.
     """
 
     def __init__(self, feed: Feed, any_caller_is: str = "") -> None:
@@ -123,10 +122,10 @@ class Identity:
         self.listeners: list[Callable[[InventoryDelta | None], None]] = []
 
     def load(self, inventory: Inventory | InventoryIndex) -> None:
-        """Take over an inventory. Connections that are open ask again at their next request.
+        """Replace the whole inventory. Open connections resolve their caller again at the next request.
 
         Args:
-            inventory: The inventory; or its index, made on another thread where the inventory is large.
+            inventory: Inventory; or its index, built on another thread for a large one.
         """
         index = inventory if isinstance(inventory, InventoryIndex) else InventoryIndex.of(inventory)
         for caller in self._callers.values():
@@ -139,9 +138,10 @@ class Identity:
             listener(None)
 
     def change(self, before: Inventory, after: Inventory) -> None:
-        """Take over a part of an inventory in the place of another part; what is on neither side stays.
+        """Replace a part of the inventory; what is on neither side stays.
 
-        It costs what differs. Connections of the VMs that differ ask again at their next request.
+        The cost depends only on the size of both parts. Connections of their VMs resolve their caller again at the
+        next request.
         """
         names = {vm.name for side in (before, after) for vm in side.vms}
         scopes = {scope.name for side in (before, after) for scope in side.scopes}
@@ -157,10 +157,10 @@ class Identity:
             listener(delta)
 
     def _retire_callers(self, names: AbstractSet[str], scopes: AbstractSet[str]) -> None:
-        """Let the connections of VMs ask again that are declared otherwise, or that may be others by now."""
+        """Invalidate the callers whose VM or scope changed, or whose identity may have changed."""
         only = self._single()
         if only != self._only or self._any_caller_is:
-            stale = list(self._callers)  # who is taken for which VM depends on the others
+            stale = list(self._callers)  # the VM assumed for an unknown address depends on the other VMs
         elif scopes:
             stale = [name for name, each in self._callers.items() if name in names or each.vm.scope in scopes]
         else:
@@ -170,12 +170,12 @@ class Identity:
             _retire(self._callers.pop(name))
 
     def replace_hosts(self, hosts: Mapping[str, Sequence[VirtualMachine]]) -> None:
-        """Take over the VMs of some hosts; those of the others stay."""
+        """Replace the VMs of these hosts; those of other hosts stay."""
         before = tuple(vm for host in hosts for vm in self.vms_of(host))
         self.change(Inventory(vms=before), Inventory(vms=tuple(vm for vms in hosts.values() for vm in vms)))
 
     def _change_vms(self, before: Iterable[VirtualMachine], after: Iterable[VirtualMachine]) -> frozenset[str]:
-        """Take VMs out and put others in; return the hosts whose VMs differ."""
+        """Remove some VMs and add others; return the hosts whose VMs differ."""
         old = [self._vms.pop(vm.name) for vm in before if vm.name in self._vms]
         for vm in old:
             for address in vm.addresses:
@@ -197,18 +197,18 @@ class Identity:
         return frozenset(by_host)
 
     def _single(self) -> str | None:
-        """The name of the only VM, if it has no address."""
+        """Return the name of the only VM if it has no address; otherwise None."""
         vm = next(iter(self._vms.values()), None) if len(self._vms) == 1 else None
         return vm.name if vm is not None and not vm.addresses else None
 
     def revise(self) -> Revision:
-        """Begin to prepare another inventory, in which most is as it is in this one."""
+        """Begin to prepare a new inventory that mostly equals the current one."""
         return Revision(self._vms, self._name_by_address, self._scopes)
 
     def take_over(self, revision: Revision) -> None:
-        """Take over what was prepared. Only connections of VMs that it changes ask again.
+        """Replace the inventory with a prepared one. Only connections of changed VMs resolve their caller again.
 
-        What it is made for does not ask which VMs run on a host: `vms_of` and `hosts` stay as they are.
+        The processes that use revisions never ask which VMs run on a host, so `vms_of` and `hosts` are not updated.
         """
         self._vms, self._name_by_address, self._scopes = revision.vms, revision.name_by_address, revision.scopes
         self._retire_callers(revision.changed, revision.changed_scopes)
@@ -216,20 +216,20 @@ class Identity:
             listener(None)
 
     def snapshot(self) -> tuple[dict[str, VirtualMachine], dict[str, Scope]]:
-        """Return VMs and scopes by name, as they are declared now."""
+        """Return the declared VMs and scopes, by name."""
         return dict(self._vms), dict(self._scopes)
 
     @property
     def vms(self) -> Iterable[VirtualMachine]:
-        """Those that are declared."""
+        """Declared VMs."""
         return self._vms.values()
 
     def vms_of(self, host: str) -> Iterable[VirtualMachine]:
-        """Those that run on a host."""
+        """Return the VMs declared on a host."""
         return self._vms_by_host.get(host, ())
 
     def scope(self, name: str) -> Scope:
-        """A scope that is declared."""
+        """Return a declared scope."""
         return self._scopes[name]
 
     def find_scope(self, name: str) -> Scope | None:
@@ -237,10 +237,10 @@ class Identity:
         return self._scopes.get(name)
 
     def audience(self, name: str) -> str:
-        """The key of the audience to which that VM belongs.
+        """Return the key of a VM's audience.
 
         Raises:
-            NotFound: It is not declared.
+            NotFound: The VM is not declared.
         """
         vm = self._vms.get(name)
         if vm is None:
@@ -249,19 +249,19 @@ class Identity:
         return audience_key(vm, self._scopes.get(vm.scope) if vm.scope is not None else None)
 
     def declared(self, name: str) -> tuple[VirtualMachine, Scope | None] | None:
-        """The VM of that name and its scope, for any thread; None when it is not declared."""
+        """Return a VM and its scope; None if it is not declared. Safe on any thread."""
         vm = self._vms.get(name)
         return None if vm is None else (vm, self._scopes.get(vm.scope) if vm.scope is not None else None)
 
     @property
     def vm_count(self) -> int:
-        """How many VMs are declared."""
+        """Number of declared VMs."""
         return len(self._vms)
 
     def resolve(self, peer: str, local: str) -> Caller | None:
-        """Who calls from `peer` to our address `local`; None for nobody we know.
+        """Return the caller at address `peer`, connected to our address `local`; None if it is unknown.
 
-        An inventory with a single VM and no address takes every caller on this machine for that VM.
+        If the only VM has no address, every caller on this machine is taken for that VM.
         """
         name = self._name_by_address.get(peer)
         if name is None:
@@ -272,7 +272,7 @@ class Identity:
         return self.named(name or self._any_caller_is)
 
     def named(self, name: str) -> Caller | None:
-        """The VM of that name; None when it is not declared."""
+        """Return the caller for a VM name; None if the VM is not declared."""
         caller = self._callers.get(name)
         vm = self._vms.get(name)
         if caller is None and vm is not None:
@@ -287,16 +287,16 @@ def _retire(caller: Caller) -> None:
 
 
 class Revision:
-    """Another inventory that is prepared in small steps, while the one before it is in use.
+    """New inventory that is prepared in small steps while the current one is in use.
 
     Args:
-        vms: VMs of the inventory before, by name.
-        name_by_address: Their names by address.
-        scopes: Its scopes, by name.
+        vms: VMs of the current inventory, by name.
+        name_by_address: VM names by address.
+        scopes: Scopes of the current inventory, by name.
 
     Attributes:
-        changed: Names of VMs that are new, gone, or declared otherwise.
-        changed_scopes: The same of scopes.
+        changed: Names of VMs that were added, removed or changed.
+        changed_scopes: Names of scopes that were added, removed or changed.
     """
 
     def __init__(
@@ -309,33 +309,33 @@ class Revision:
         self.changed_scopes: set[str] = set()
 
     def remove(self, name: str) -> None:
-        """A VM is declared no more."""
+        """Remove a VM."""
         self.changed.add(name)
         before = self.vms.pop(name, None)
         for address in before.addresses if before is not None else ():
-            if self.name_by_address.get(address) == name:  # another may have it by now
+            if self.name_by_address.get(address) == name:  # another VM may have the address by now
                 del self.name_by_address[address]
 
     def put(self, vm: VirtualMachine) -> None:
-        """A VM is new, or declared otherwise."""
+        """Add or replace a VM."""
         self.remove(vm.name)
         self.vms[vm.name] = vm
         for address in vm.addresses:
             self.name_by_address[address] = vm.name
 
     def remove_scope(self, name: str) -> None:
-        """A scope is declared no more."""
+        """Remove a scope."""
         self.changed_scopes.add(name)
         self.scopes.pop(name, None)
 
     def put_scope(self, scope: Scope) -> None:
-        """A scope is new, or declared otherwise."""
+        """Add or replace a scope."""
         self.changed_scopes.add(scope.name)
         self.scopes[scope.name] = scope
 
 
 def _canonical(address: str) -> str:
-    """Without a zone, and an IPv4 address as such even when it came in by IPv6."""
+    """Return the address without its zone, and an IPv4-mapped IPv6 address as IPv4."""
     return address.partition("%")[0].removeprefix("::ffff:")
 
 

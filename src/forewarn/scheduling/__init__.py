@@ -1,1 +1,1 @@
-"""What time alone brings about: the timer to the next deadline, and the driver of rollouts."""
+"""Work that time triggers: the timer to the next deadline, and the driver of rollouts."""

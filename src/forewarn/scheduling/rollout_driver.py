@@ -1,4 +1,4 @@
-"""Drives rollouts: after whatever has happened, and when time alone has changed something; and runs health commands."""
+"""Driver of rollouts, after each change and at their deadlines; runs their health commands."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _DETAIL_LENGTH_MAX = 500
 
 
 class Rolling:
-    """What is under way of rollouts on this replica.
+    """Driver of the active rollouts, with the health commands that run on this replica.
 
     Args:
-        commands: Drives them.
-        clock: The time; where it is virtual, it stands still while a health command runs.
-        wake: Called when the outcome of one is there.
+        commands: Commands that drive rollouts.
+        clock: Source of the time; a virtual clock stands still while a health command runs.
+        wake: Called when a health command has ended.
 
     Attributes:
-        until: When to drive again if nothing happens before; None: not before something happens.
+        until: Time to drive again if nothing happens before; None for no such time.
     """
 
     def __init__(self, commands: RolloutCommands, clock: Clock, wake: Callable[[], None]) -> None:
@@ -46,7 +46,7 @@ class Rolling:
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     async def drive(self) -> bool:
-        """Take every rollout as far as it goes now; hands back whether anything was changed."""
+        """Take every rollout as far as it can go now; return True if anything was changed."""
         has_changed = False
         while self._commands.has_rollouts:
             driven = await self._commands.drive_rollouts(self._health)
@@ -72,7 +72,7 @@ class Rolling:
     async def _check(self, rollout_id: str, check: CheckHealth) -> None:
         try:
             is_healthy, detail = await _run(check)
-        except Exception as error:  # noqa: BLE001 - a health check that cannot be made is a failed one
+        except Exception as error:  # noqa: BLE001 - a health check that cannot run has failed
             _log.exception("a health check raised", rollout=rollout_id)
             is_healthy, detail = False, f"{type(error).__name__}: {error}"
         finally:
@@ -83,7 +83,7 @@ class Rolling:
         self._wake()
 
     async def stop(self) -> None:
-        """End what runs; it is run again after the next start."""
+        """Cancel the running health commands; they run again after the next start."""
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
@@ -91,7 +91,7 @@ class Rolling:
 
 
 async def _run(check: CheckHealth) -> tuple[bool, str]:
-    """Whether the command succeeded, and the last line of what it said."""
+    """Run the command; return whether it succeeded, and its last line of output."""
     try:
         process = await asyncio.create_subprocess_exec(
             *check.command,
@@ -102,7 +102,7 @@ async def _run(check: CheckHealth) -> tuple[bool, str]:
         )
     except OSError as error:
         return False, f"cannot run {check.command[0]}: {error.strerror}"
-    assert process.stdout is not None  # noqa: S101 - it was started with a pipe
+    assert process.stdout is not None  # noqa: S101 - started with a pipe
     output = b""
     try:
         async with asyncio.timeout(check.timeout.total_seconds()):

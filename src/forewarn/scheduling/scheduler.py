@@ -1,10 +1,10 @@
-"""One timer to the next deadline.
+"""Scheduler: one timer to the next deadline.
 
-The deadlines are in the store; this loop only asks for the next one and comes back in time. A command that makes an
+The deadlines are in the store; this loop only reads the next one and sleeps until then. A command that creates an
 earlier one wakes it. After a stop of any kind there is nothing to restore: what fell due meanwhile is due now, and is
 carried out in order.
 
-On a virtual clock nobody waits: `advance` goes from deadline to deadline and carries out each at its own moment.
+On a virtual clock there is no timer: `advance` goes from deadline to deadline and carries out each at its own moment.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _CALLS_WAITING = 10
 
 
 class Pace:
-    """How much the scheduler does at once, and how often it does its housekeeping.
+    """Limits and intervals of the scheduler.
 
     Args:
-        batch_max: Maintenances in one transaction.
-        calls_max: Calls of actuators at the same time.
-        call_timeout: For one call of an actuator.
-        retry: After a failed call.
-        remember_every: How often it is written down who asked lately.
-        prune_every: How often old history is forgotten.
-        history: How long ended maintenances are kept.
-        audit: How long audit entries of the ledger are kept; never shorter than `history`.
-        entries_max: How many other entries of the ledger are kept.
-        outcomes: How long idempotency keys are kept.
+        batch_max: Maximum number of maintenances in one transaction.
+        calls_max: Maximum number of concurrent actuator calls.
+        call_timeout: Time limit for one actuator call.
+        retry: Retry policy for failed calls.
+        remember_every: Interval at which the times of the audiences' last requests are stored.
+        prune_every: Interval between deletions of old history.
+        history: Retention of ended maintenances and of ledger entries other than audit entries.
+        audit: Retention of audit entries in the ledger; never shorter than `history`.
+        entries_max: Maximum number of other entries in the ledger.
+        outcomes: Retention of idempotency keys.
     """
 
     def __init__(  # noqa: PLR0913 - settings, each with its default
@@ -77,14 +77,14 @@ class Pace:
 
 
 class Scheduler:
-    """Starts what is due and asks the actuators.
+    """Starts what is due and calls the actuator.
 
     Args:
-        engine: Carries out the decisions.
-        clock: The time.
-        actuator: Carries out the maintenances.
-        pace: How much at once.
-        on_lateness: Told how late each start was, in seconds.
+        engine: Engine that runs the commands.
+        clock: Source of the time.
+        actuator: Actuator that carries out maintenances.
+        pace: Limits and intervals; None for the defaults.
+        on_lateness: Called with the lateness of each start, in seconds.
     """
 
     def __init__(
@@ -115,24 +115,24 @@ class Scheduler:
         engine.listeners.append(self.notice)
 
     def wake(self) -> None:
-        """Look at the deadlines anew: somebody else has changed something."""
+        """Check the deadlines again: another process has changed something."""
         self._next = None
         self._wake.set()
 
     def notice(self, changes: Changes) -> None:
-        """Come back earlier when a change made an earlier deadline. A hint: the store is asked anyway."""
+        """Wake earlier if a change created an earlier deadline. Only a hint: the store is always read."""
         self._abort_ended(changes)
         if self._engine.has_rollouts and not self._clock.is_virtual:
             self.wake()
         due_at = changes.next_due_at
         if due_at is not None and self._clock.is_virtual and due_at > self._clock.now():
-            return  # time comes there by `advance` only, which asks the store
+            return  # only `advance` moves the time there, and it reads the store
         if due_at is not None and (self._next is None or due_at < self._next):
             self._next = due_at
             self._wake.set()
 
     def _abort_ended(self, changes: Changes) -> None:
-        """Let the actuator stop what has ended without its saying so: completed by hand, or failed."""
+        """Abort on the actuator what has ended without its report: completed by hand, or failed."""
         for maintenance in changes.maintenances.values():
             is_over = maintenance.started_at is not None and not maintenance.is_active
             if is_over and (maintenance.state is MaintenanceState.FAILED or maintenance.id not in self._recorded):
@@ -146,11 +146,11 @@ class Scheduler:
                 await self._actuator.abort(maintenance, self._clock.now())
         except (ForewarnError, TimeoutError) as error:
             _log.warning("what was begun could not be stopped", maintenance_id=maintenance.id, error=str(error))
-        except Exception:  # noqa: BLE001 - whatever an actuator does; the log has the trace
+        except Exception:  # noqa: BLE001 - an actuator may raise anything; the log has the trace
             _log.exception("an actuator raised", maintenance_id=maintenance.id)
 
     async def _record(self, results: dict[str, Progress | Failure]) -> None:
-        """Write down what the actuator said."""
+        """Record results of the actuator, marked so that `_abort_ended` does not abort what it completed."""
         self._recorded |= results.keys()
         try:
             await self._engine.record(results, self._pace.retry)
@@ -158,7 +158,7 @@ class Scheduler:
             self._recorded -= results.keys()
 
     async def run(self) -> None:
-        """Work until cancelled. A store that is away is asked again each second."""
+        """Run until cancelled. If the store fails, try again each second."""
         while True:
             try:
                 await self._round()
@@ -173,7 +173,7 @@ class Scheduler:
                 await asyncio.sleep(_STORE_RETRY_S)
 
     async def _round(self) -> None:
-        self._wake.clear()
+        self._wake.clear()  # before anything is read, so that a change meanwhile starts another round
         leadership = self._engine.leadership
         async with self._lock:
             await self._mind_clock()
@@ -225,7 +225,7 @@ class Scheduler:
                 if deadline is None or deadline > target:
                     break
                 clock.set(max(deadline, clock.now()))
-                await self._carry_out_batch()  # what is due after it is the next deadline
+                await self._carry_out_batch()  # what becomes due through it is handled as the next deadline
                 if self._engine.has_rollouts:
                     await self._carry_out_due()
             clock.set(target)
@@ -234,18 +234,18 @@ class Scheduler:
 
     @property
     def _is_full(self) -> bool:
-        """Whether no further call may begin; the end of one wakes the loop."""
+        """True if no further call may begin; the end of one wakes the loop."""
         return len(self._calls) >= _CALLS_WAITING * self._pace.calls_max
 
     async def _mind_clock(self) -> None:
-        """Once in a while, when this replica begins to lead, and for as long as the clock is not trusted."""
+        """Sync clock jumps with the database: periodically, on becoming leader, and while the clock is not trusted."""
         has_lead, self._has_lead = self._has_lead, self._engine.leadership.is_held
         is_new = self._has_lead and not has_lead
         if is_new or self._engine.clock_guard.jump is not None or self._clock.now() >= self._housekeeping_at:
             await self._engine.mind_clock()
 
     async def _carry_out_due(self) -> None:
-        """Until nothing is due at this moment."""
+        """Carry out what is due until nothing is left at this moment."""
         is_done = False
         while not is_done:
             while await self._carry_out_batch():
@@ -253,7 +253,7 @@ class Scheduler:
             is_done = self._engine.clock_guard.jump is not None or not await self._rolling.drive()
 
     async def _carry_out_batch(self) -> bool:
-        """First every start, then some of the actuators; hands back whether more may be due."""
+        """Run all starts, then some actuator calls; return True if more may be due."""
         while True:
             due = await self._engine.handle_due(self._pace.batch_max, self._calls)
             for late_s in due.started:
@@ -268,7 +268,7 @@ class Scheduler:
         return True
 
     async def _ask(self, jobs: tuple[Maintenance, ...]) -> None:
-        """Ask the actuator about each; those that answer within this turn of the loop share one transaction."""
+        """Call the actuator for each; answers within this iteration of the event loop share one transaction."""
         unclaimed = [] if self._actuator.is_observable else [m.id for m in jobs if m.begun_at is None]
         claimed = await self._engine.claim(unclaimed) if unclaimed else set[str]()
         if self._clock.is_virtual and len(jobs) == 1:
@@ -280,6 +280,7 @@ class Scheduler:
         if self._clock.is_virtual:
             await asyncio.gather(*slow.values())
         else:
+            # Let the calls begin and quick actuators answer; slow ones are recorded later, each on its own.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         for maintenance_id in [i for i, task in slow.items() if task.done()]:
@@ -297,7 +298,7 @@ class Scheduler:
                 now = self._clock.now()
                 progress = None if is_claimed else await self._actuator.observe(maintenance, now)
                 if progress is None:
-                    self._engine.leadership.ensure_leader()  # the look may have taken longer than the lease lasts
+                    self._engine.leadership.ensure_leader()  # `observe` may have taken longer than the lease lasts
                     BEGIN_BEFORE_S.set(self._engine.leadership.until_s)
                     is_execution = True
                     progress = await self._actuator.execute(maintenance, now)
@@ -312,7 +313,7 @@ class Scheduler:
             return Failure(reason=error.message, has_begun_nothing=True, tries=error.tries)
         except ForewarnError as error:
             return Failure(reason=error.message, has_begun_nothing=is_execution)
-        except Exception as error:  # noqa: BLE001 - whatever an actuator does; the log has the trace
+        except Exception as error:  # noqa: BLE001 - an actuator may raise anything; the log has the trace
             _log.exception("an actuator raised", maintenance_id=maintenance.id)
             return Failure(reason=f"{type(error).__name__}: {error}")
 
@@ -339,7 +340,7 @@ class Scheduler:
         if self._clock.is_virtual:
             await self._tidy(is_time_to_prune=is_time_to_prune)
         elif self._tidying is None or self._tidying.done():
-            # Not in this loop: to forget a million maintenances takes minutes, and starts must be on time.
+            # In its own task: deleting a million maintenances takes minutes, and starts must be on time.
             self._tidying = asyncio.ensure_future(self._tidy(is_time_to_prune=is_time_to_prune))
 
     async def _tidy(self, *, is_time_to_prune: bool) -> None:
@@ -354,7 +355,7 @@ class Scheduler:
             _log.exception("tidying the history failed, trying again later")
 
     async def stop(self) -> None:
-        """Cancel the calls under way and write down who asked lately. They are repeated after the next start."""
+        """Cancel the calls under way, which are repeated after the next start, and store the last request times."""
         tidying = [] if self._tidying is None else [self._tidying]
         for task in (*self._calls.values(), *self._aborts, *tidying):
             task.cancel()

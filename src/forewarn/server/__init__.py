@@ -1,1 +1,1 @@
-"""The service: its parts put together."""
+"""Assembly of the service from its parts."""

@@ -1,6 +1,6 @@
-"""Everything that answers VMs and carries maintenance out, put together: all of the service but its control API.
+"""Backend: all parts of the service except its control API.
 
-`forewarn serve` runs it with threads for its database. Tests run it with everything inline, on virtual time.
+`forewarn serve` runs it with threads for the database. Tests run it inline, on virtual time.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ __all__ = ["STOP_GRACE_S", "Backend"]
 _log = structlog.get_logger("forewarn")
 
 STOP_GRACE_S = 2.0
-"""How long answers under way may take when the service stops."""
+"""Grace period for answers under way when the service stops, in seconds."""
 
 _REPORT_S = 5.0
-"""How often a process of its own tells which VMs have asked, where nothing is announced to them."""
+"""Interval at which a separate metadata process reports VM requests if nothing is announced, in seconds."""
 
 
 class Backend:
     """Store, engine, scheduler, metadata endpoint, faults and journal.
 
     Args:
-        settings: All settings.
-        store: The truth; closed by whoever made it.
-        clock: The time.
-        actuator: Carries maintenances out; None for `simulate`.
+        settings: Settings of the service.
+        store: Store of record; the caller closes it.
+        clock: Source of the time.
+        actuator: Actuator that carries out maintenances; None for `simulate`.
         new_id: Source of ids; None for random ones.
-        write: Runs write transactions.
-        read: Runs reads.
-        read_long: Runs reads that take seconds; None: as `read`.
-        on_lateness: Told how late each start was, in seconds.
+        write: Runner of write transactions.
+        read: Runner of reads.
+        read_long: Runner of reads that take seconds; None for `read`.
+        on_lateness: Called with the lateness of each start, in seconds.
     """
 
-    def __init__(  # noqa: PLR0913 - the surroundings, each of which somebody replaces
+    def __init__(  # noqa: PLR0913 - dependencies that callers replace
         self,
         settings: Settings,
         *,
@@ -135,9 +135,10 @@ class Backend:
 
     @asynccontextmanager
     async def scheduling(self) -> AsyncIterator[None]:
-        """Deadlines are carried out until the block ends; commands under way then come to their end."""
+        """Carry out deadlines until the block ends, then wait for commands under way."""
         leadership = self.engine.leadership
         async with AsyncExitStack() as stack:
+            # The stack unwinds in reverse: the lease is released after the scheduler has stopped, commands end last.
             stack.push_async_callback(self.engine.drain)
             stack.push_async_callback(leadership.give_back)
             if isinstance(leadership, Leased):
@@ -154,19 +155,19 @@ class Backend:
             yield
 
     def _take_turns(self) -> None:
-        """Another replica acts from now on, or this one."""
+        """Wake the scheduler and the notifier: the leader may have changed."""
         self.scheduler.wake()
         self.notifier.hear()
 
     def _hear(self) -> None:
-        """Others have committed something."""
+        """Notify all parts that another replica has committed something."""
         self._take_turns()
         for listener in self.on_news:
             listener()
 
     @asynccontextmanager
     async def answering(self, sockets: Sequence[socket.socket], grace_s: float = STOP_GRACE_S) -> AsyncIterator[None]:
-        """VMs are answered on these sockets until the block ends."""
+        """Answer VMs on these sockets until the block ends."""
         await self.endpoint.start(sockets)
         try:
             yield
@@ -174,7 +175,7 @@ class Backend:
             await self.endpoint.stop(grace_s)
 
     def process(self) -> MetadataProcess:
-        """A process that answers VMs in the place of this one; nothing is started yet."""
+        """Return a process that answers VMs instead of this one, not started yet."""
         settings = self.settings
         terms = ProcessTerms(
             any_caller_is=settings.any_caller_is,
@@ -196,7 +197,7 @@ class Backend:
         )
 
     async def _approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
-        """As the app of this process would; something else may have been put in the place of that by now."""
+        """Approve with the current `app.approve`, looked up at each call: tracing replaces it."""
         return await self.app.approve(event_ids, approver)
 
     async def _stop_scheduler(self, task: asyncio.Task[None]) -> None:
@@ -244,14 +245,14 @@ def _notifier(settings: Settings, engine: Engine) -> Notifier:
         waiting_max=settings.notify_waiting_max,
     )
     if settings.notify_proxy or settings.notify_ca_file is not None:
-        from forewarn.net.outbound import check_terms  # noqa: PLC0415 - as in `_terms`
+        from forewarn.net.outbound import check_terms  # noqa: PLC0415 - unused by most services
 
         check_terms(_terms(settings))
     return Notifier(engine, engine.clock, lambda: _terms(settings), habits)
 
 
 def _terms(settings: Settings) -> Terms:
-    from forewarn.net.outbound import Terms  # noqa: PLC0415 - most services, and every test of a handler, notify nobody
+    from forewarn.net.outbound import Terms  # noqa: PLC0415 - unused by most services
 
     return Terms(
         deadline=settings.notify_deadline,

@@ -1,6 +1,6 @@
-"""The service, put together: store, engine, scheduler, metadata endpoint, control API.
+"""Assembly of the service: store, engine, scheduler, metadata endpoint, control API.
 
-`Service` owns the parts and their order: what was started last stops first. `serve` is `Service` until a signal comes.
+`Service` owns the parts and their order: what was started last stops first. `serve` runs a `Service` until a signal.
 """
 
 from __future__ import annotations
@@ -69,23 +69,23 @@ _GC_THRESHOLDS = (50_000, 20, 50)
 _DESCRIPTORS_SPARE = 512
 _PROBE_EVERY_S = 1.0
 _CHECK_SPAN_S = 60.0
-"""Longest look for damage: while it goes on, the write-ahead log of SQLite grows."""
+"""Maximum duration of a check for damage, in seconds: while it runs, SQLite's write-ahead log grows."""
 
 _DESCRIPTORS_LOW = 4096
 
 
 class Service:
-    """Everything that `forewarn serve` runs, in one event loop.
+    """Complete service of `forewarn serve`, in one event loop.
 
     Args:
-        settings: All settings.
-        actuator: Carries maintenances out; None for `simulate`.
-        clock: None for the one that the settings name.
-        may_start_process: Whether VMs may be answered by a process of their own, if the settings say so.
+        settings: Settings of the service.
+        actuator: Actuator that carries out maintenances; None for the one in the settings.
+        clock: Source of the time; None for the one in the settings.
+        may_start_process: True to allow a separate process for answering VMs, if the settings ask for it.
 
     Attributes:
-        control: The control listener, while it runs.
-        control_tick_s: How often that looks for what is overdue.
+        control: Control listener, while it runs.
+        control_tick_s: Interval between its sweeps for overdue connections, in seconds.
     """
 
     control: ControlServer
@@ -100,7 +100,7 @@ class Service:
         may_start_process: bool = False,
     ) -> None:
         self.settings = settings
-        # A virtual clock is shared by all parts of the service, and so are faults: they are for tests.
+        # All parts of the service share a virtual clock and injected faults, so these need a single process.
         self._has_process = (
             may_start_process
             and settings.metadata_process == "own"
@@ -215,7 +215,7 @@ class Service:
             self._trace()
 
     def _trace(self) -> None:
-        """Have commands, approvals and maintenances told."""
+        """Trace commands, approvals and maintenances."""
         self.engine.tracing = self.tracing
         self.engine.listeners.append(self.tracing.told)
         self.backend.app.approve = self._approve_traced
@@ -223,12 +223,12 @@ class Service:
         self.feed.listeners.append(self.sights.notice)
 
     async def _approve_traced(self, event_ids: Sequence[str], approver: Approver) -> Approval:
-        """What a VM approves, told."""
+        """Approve events for a VM, traced."""
         with self.tracing.answering(approver, len(event_ids)):
             return await self.engine.approve(event_ids, approver)
 
     def _limited(self) -> dict[str, int]:
-        """How often limits of the control address were met."""
+        """Return how often each limit of the control address was met."""
         refused = self.control.pool.refused
         by_connections = {limit.value: refused[limit] for limit in PoolLimit}
         admission = self.context.admission
@@ -251,7 +251,7 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Service]:
-        """The service, answering, until the block ends.
+        """Run the service, ready to answer, until the block ends.
 
         Raises:
             ConfigError: An address cannot be listened on.
@@ -297,7 +297,7 @@ class Service:
                 await stack.enter_async_context(self.process.answering(STOP_GRACE_S))
             else:
                 await stack.enter_async_context(self.backend.answering(metadata))
-            while not server.started and not control_task.done():  # noqa: ASYNC110 - uvicorn tells in no other way
+            while not server.started and not control_task.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0.005)
             if control_task.done():
                 await control_task
@@ -321,7 +321,7 @@ class Service:
         )
 
     async def _load(self) -> None:
-        """Fill the memory from the store, and apply the inventory file if it is another than last time."""
+        """Load the state from the store, and apply the inventory file if it has changed since the last start."""
         await self.engine.recover()
         mark = await self.engine.read(lambda reader: reader.fingerprint())
         if self._inventory is not None:
@@ -331,10 +331,11 @@ class Service:
             await self.engine.apply_inventory(_SAMPLE, SAMPLE_FINGERPRINT, actor="forewarn", is_first=True)
 
     async def _apply_file(self, text: bytes, *, is_first: bool) -> None:
-        """Apply the inventory file; where it may not be, what was declared before stays, and the VMs are answered.
+        """Apply the inventory file; on a conflict, keep the earlier inventory and start anyway.
 
         Raises:
-            ConfigError: It cannot be read as an inventory.
+            ConfigError: The file is not a valid inventory.
+            Conflict: The first inventory is refused.
         """
         path = self.settings.inventory
         try:
@@ -363,12 +364,13 @@ class Service:
     async def _check_ready(self) -> None:
         """Check that the store takes changes and that VMs are shown the newest documents.
 
-        The store is tried once a second at most: whoever asks for it, asks for a write to the disk.
+        The store is probed once a second at most, since each probe writes to the disk.
 
         Raises:
-            StoreUnavailable: It takes no changes.
-            StoreCorrupt: It is damaged.
-            EndpointBehind: The process that answers VMs is away, or has yet to hear of what was committed.
+            ClockOff: This machine's clock differs too much from the database's.
+            StoreUnavailable: The store takes no changes, or its pages are damaged.
+            StoreCorrupt: The store is damaged.
+            EndpointBehind: The process that answers VMs is down, or has not yet received what was committed.
         """
         self.engine.leadership.check_clock()
         async with self._probing:
@@ -380,7 +382,7 @@ class Service:
             raise EndpointBehind(msg)
 
     async def _check_pages(self) -> None:
-        """At the start and then now and then, in a thread of its own: it reads all of the file."""
+        """Check for damaged pages at the start and then periodically, in a separate thread: it reads the whole file."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -391,7 +393,7 @@ class Service:
 
 
 _SAMPLE = Inventory(hosts=(Host(name="host-1"),), vms=(VirtualMachine(name="vm-1", host="host-1"),))
-"""Declared when nothing is: one VM that answers for every caller on this machine."""
+"""Sample inventory, declared when there is none: one VM, assumed for every caller on this machine."""
 
 
 def _throttle(settings: Settings) -> Throttle:
@@ -419,7 +421,7 @@ def _control_config(settings: Settings, app: Any) -> uvicorn.Config:  # noqa: AN
 
 
 def _load_tls(config: uvicorn.Config) -> None:
-    """Read certificate and key before anybody is told that the service is ready.
+    """Read certificate and key before the service reports that it is ready.
 
     Raises:
         ConfigError: They cannot be read, or do not belong together.
@@ -443,10 +445,10 @@ async def _stop_control(server: uvicorn.Server, task: asyncio.Task[None]) -> Non
 
 
 def _make_issuer(settings: Settings) -> Issuer | None:
-    """The issuer of signed tokens, if the settings name one.
+    """Return the issuer of signed tokens; None if the settings name none.
 
     Raises:
-        ConfigError: They name a virtual clock, too: by that one every token would have expired, or none.
+        ConfigError: The clock is virtual: by it, all tokens or none would have expired.
     """
     if settings.oidc is None:
         return None
@@ -457,10 +459,10 @@ def _make_issuer(settings: Settings) -> Issuer | None:
 
 
 def _make_clock(settings: Settings, store: Store) -> Clock:
-    """The real clock, or a virtual one that goes on where the database stopped.
+    """Return the real clock, or a virtual one that continues from the newest time in the database.
 
     Raises:
-        ConfigError: The database was used with the other kind: virtual time would make nonsense of real deadlines.
+        ConfigError: The database was used with the other kind; real and virtual deadlines must not be mixed.
     """
     with store.write() as tx:
         kind = tx.clock()
@@ -488,7 +490,11 @@ def _read_inventory(path: Path | None) -> bytes | None:
 
 
 def _check_exposure(settings: Settings, host: str) -> None:
-    """Tokens do not travel in the clear: beyond loopback the control API wants TLS, or to be told aloud."""
+    """Require TLS, or `insecure`, for the control API beyond loopback: tokens must not be sent in the clear.
+
+    Raises:
+        ConfigError: TLS is missing, or only one of certificate and key is given.
+    """
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         msg = "TLS needs both: give --tls-certificate and --tls-key"
         raise ConfigError(msg)
@@ -514,7 +520,7 @@ async def serve(settings: Settings, ready: Callable[[Service], None]) -> None:
 
 
 def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
-    """Run `serve` on uvloop, with as many descriptors as the machine gives and threads that hand over quickly."""
+    """Run `serve` on uvloop, with a raised limit of file descriptors and a short thread switch interval."""
     import uvloop  # noqa: PLC0415 - not on every platform that runs the CLI
 
     raise_descriptor_limit(settings.connections_max + settings.control_connections_max + _DESCRIPTORS_SPARE)
@@ -523,7 +529,7 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
     gc.disable()
 
     def loaded(service: Service) -> None:
-        """What lives from the start on is no garbage: never look through it again, since that halts every answer."""
+        """Exempt all objects of the start from garbage collection, whose scans would delay every answer."""
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
@@ -533,14 +539,14 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
 
 
 def fit_descriptors(settings: Settings, descriptors: int) -> Settings:
-    """The settings with as many connections to the control address as leave VMs their descriptors.
+    """Return the settings with control connections limited so that VMs keep their file descriptors.
 
-    VMs are left all that they may have or, where there are too few, half of what there is. Limits that nobody has set
-    are as large as there is room for: then the log says so only where there is little.
+    VMs keep all that their limit allows or, if there are too few, half of the available ones. A warning is logged if
+    one of these limits was set explicitly, or if descriptors are scarce.
 
     Args:
-        settings: As they were given.
-        descriptors: How many this process may have; negative for any number.
+        settings: Settings as given.
+        descriptors: Maximum number of open descriptors of this process; negative for no limit.
     """
     wanted = settings.connections_max + settings.control_connections_max + _DESCRIPTORS_SPARE
     if descriptors < 0 or descriptors >= wanted:

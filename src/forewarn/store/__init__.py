@@ -1,4 +1,4 @@
-"""Where everything is kept: one contract; SQLAlchemy Core for SQLite and PostgreSQL, and dictionaries for tests."""
+"""Storage: one contract; SQLAlchemy Core for SQLite and PostgreSQL, and dictionaries for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["MemoryStore", "Page", "SqlStore", "Store", "Transaction"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has of that name
-    """`SqlStore` is imported when somebody asks for it; a test without it starts a quarter of a second sooner."""
+    """Import `SqlStore` on first use: a test without it starts a quarter of a second sooner."""
     if name == "SqlStore":
         from forewarn.store.sql import SqlStore  # noqa: PLC0415 - see above
 

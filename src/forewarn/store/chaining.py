@@ -1,4 +1,4 @@
-"""The hash chains of the ledger in SQL: reading them, adding to them, and forgetting without breaking them."""
+"""The ledger's hash chains in SQL: reading them, appending to them, and forgetting entries without breaking them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from forewarn.store.rows import in_pieces, to_row
 __all__ = ["HEADS", "Heads", "forget_audit", "forget_events", "linked", "nth_newest_event", "read_links", "seal"]
 
 HEADS = "ledger_heads"
-"""The key in `meta` of what both chains end with."""
+"""Key in `meta` of the heads of both chains."""
 
 _SEAL_PIECE = 1000
 
 
 @dataclass(slots=True, kw_only=True)
 class Heads:
-    """What both chains end with.
+    """Last entries of both chains.
 
     Attributes:
-        counter: The store's counter when this was written. Where the counter has gone on, a replica of an older version
-            has written since, which knows of no chains.
+        counter: The store's counter when this was written. If the counter has moved on, a replica of an older version
+            has written since; it does not maintain the chains.
+        of: Head of each chain.
     """
 
     counter: int = 0
@@ -37,18 +38,18 @@ class Heads:
 
     @classmethod
     def parse(cls, text: str | None) -> Heads:
-        """Read them; None: there are none yet."""
+        """Parse stored heads; None: there are none yet."""
         if text is None:
             return cls()
         content = json.loads(text)
         return cls(counter=content["counter"], of={chain: Head.parse(content[chain]) for chain in Chain})
 
     def text(self, counter: int) -> str:
-        """As they are kept."""
+        """Return the text to store."""
         return json.dumps({"counter": counter} | {chain.value: str(self.of[chain]) for chain in Chain})
 
     def append(self, sequence: int, entry: Entry) -> tuple[Chain, bytes]:
-        """Chain a new entry; hands back its chain and its hash."""
+        """Chain a new entry and return its chain and its hash."""
         chain = chain_of(entry)
         digest = link(self.of[chain].hash, chain, sequence, entry)
         self.of[chain] = Head(sequence=sequence, hash=digest)
@@ -56,7 +57,7 @@ class Heads:
 
 
 def linked(heads: Heads, numbered: Iterable[tuple[int, Entry]]) -> list[dict[str, Any]]:
-    """Rows of new entries."""
+    """Return the rows for new entries, chained in order."""
     rows = []
     for sequence, entry in numbered:
         chain, digest = heads.append(sequence, entry)
@@ -65,7 +66,7 @@ def linked(heads: Heads, numbered: Iterable[tuple[int, Entry]]) -> list[dict[str
 
 
 def seal(connection: sa.Connection, heads: Heads) -> None:
-    """Chain what replicas of an older version have written since, in the order of its numbers."""
+    """Chain the entries that replicas of an older version have written since, in order of their numbers."""
     c, after = t.ledger.c, heads.counter
     update = sa.update(t.ledger).where(c.sequence == sa.bindparam("the_sequence"))
     update = update.values(chain=sa.bindparam("the_chain"), hash=sa.bindparam("the_hash"))
@@ -86,7 +87,7 @@ def seal(connection: sa.Connection, heads: Heads) -> None:
 
 
 def read_links(connection: sa.Connection, after: int | None, limit: int) -> LinkPage:
-    """At most `limit` links with larger numbers, in order; None: from the beginning."""
+    """Return at most `limit` links with larger numbers, in order; None: from the beginning."""
     links = sorted([*_kept(connection, after, limit + 1), *_forgotten(connection, after, limit + 1)], key=_number)
     meta = sa.select(t.meta.c.value).where(t.meta.c.key == HEADS)
     heads = Heads.parse(connection.execute(meta).scalar())
@@ -124,10 +125,10 @@ def _forgotten(connection: sa.Connection, after: int | None, limit: int) -> Iter
 
 
 def nth_newest_event(connection: sa.Connection, count: int) -> datetime | None:
-    """The moment of the `count`-th entry of `Chain.EVENTS` from the end.
+    """Return the moment of the `count`-th newest entry of `Chain.EVENTS`; None if there are fewer.
 
-    Going back over that many rows of the ledger is quick, for it takes the index alone, and so is counting the few of
-    the other chain among them. What these take away is added, until it is enough.
+    Skipping that many rows of the ledger is quick because it uses only the index, and so is counting the few entries of
+    the other chain among them. That count is added to the offset until it no longer grows.
     """
     column = t.ledger.c.sequence
     audit = 0
@@ -147,7 +148,7 @@ def nth_newest_event(connection: sa.Connection, count: int) -> datetime | None:
 
 
 def forget_events(connection: sa.Connection, *terms: sa.ColumnElement[bool], limit: int | None = None) -> int:
-    """Forget entries of `Chain.EVENTS`, the oldest first, and keep what the chain needs; hands back how many."""
+    """Forget entries of `Chain.EVENTS`, the oldest first, and keep what the chain needs; return how many."""
     c = t.ledger.c
     query = sa.select(c.sequence, c.hash).where(c.chain == Chain.EVENTS, *terms)
     if limit is not None:
@@ -163,9 +164,9 @@ def forget_events(connection: sa.Connection, *terms: sa.ColumnElement[bool], lim
 
 
 def _join_runs(connection: sa.Connection, numbers: Sequence[int]) -> None:
-    """Of each run keep the last: what is forgotten right before another forgotten entry is needed no more.
+    """Keep only the last entry of each run: a forgotten entry right before another forgotten one is not needed.
 
-    A run that begins or ends with one of these numbers may now go on in an older one.
+    A run that begins or ends with one of these numbers may now continue an older run.
     """
     found = {*_followed(connection, numbers, is_newer=True), *_followed(connection, numbers, is_newer=False)}
     c = t.ledger_forgotten.c
@@ -174,7 +175,7 @@ def _join_runs(connection: sa.Connection, numbers: Sequence[int]) -> None:
 
 
 def _followed(connection: sa.Connection, numbers: Sequence[int], *, is_newer: bool) -> Iterable[int]:
-    """Find forgotten entries right before another one, where these numbers are the newer ones, or the older ones."""
+    """Find forgotten entries right before another one, where `numbers` are the newer or the older of each pair."""
     this, other, kept = t.ledger_forgotten.alias("this"), t.ledger_forgotten.alias("other"), t.ledger.c
     column, mine = other.c.sequence, this.c.sequence
     order, is_beside = (column.desc(), column < mine) if is_newer else (column, column > mine)
@@ -188,7 +189,7 @@ def _followed(connection: sa.Connection, numbers: Sequence[int], *, is_newer: bo
 
 
 def forget_audit(connection: sa.Connection, before: datetime, limit: int) -> int:
-    """Forget the oldest entries of `Chain.AUDIT`, up to the first that is not older than that; hands back how many."""
+    """Forget the oldest entries of `Chain.AUDIT`, stopping at the first one not before `before`; return how many."""
     c, f = t.ledger.c, t.ledger_forgotten.c
     first_kept = sa.select(c.sequence).where(t.IS_AUDIT, c.at >= before).order_by(c.sequence).limit(1)
     end = connection.execute(first_kept).scalar()
@@ -197,6 +198,7 @@ def forget_audit(connection: sa.Connection, before: datetime, limit: int) -> int
     if not rows:
         return 0
     _drop(connection, rows)
+    # Only the last forgotten entry stays noted: the chain continues from its hash.
     connection.execute(sa.delete(t.ledger_forgotten).where(f.chain == Chain.AUDIT, f.sequence < rows[-1].sequence))
     anchor = {"chain": Chain.AUDIT, "sequence": rows[-1].sequence, "hash": rows[-1].hash}
     connection.execute(sa.insert(t.ledger_forgotten), [anchor])

@@ -1,7 +1,7 @@
-"""What a store owes. `tests/conformance/test_store.py` runs the same duties over every implementation.
+"""The duties of a store. `tests/conformance/test_store.py` runs the same suite over every implementation.
 
-A store is synchronous: the engine runs each transaction as a whole on a thread of its own, so that a decision between
-two statements never waits for the event loop, and a test may run it in line. See `docs/adr/0003-synchronous-store.md`.
+A store is synchronous: the engine runs each transaction as a whole on its own thread, so that a decision between two
+statements never waits for the event loop, and a test may run it inline. See `docs/adr/0003-synchronous-store.md`.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ __all__ = [
 T = TypeVar("T")
 
 INVENTORY = ""
-"""What stands for the inventory among the keys of audiences, where it is told what has changed."""
+"""Key of the inventory among the audience keys in the change feed."""
 
 HOST_PREFIX = "host:"
-"""What the name of a host whose VMs have changed begins with among those keys."""
+"""Prefix, among those keys, of the name of a host whose VMs have changed."""
 
 HOSTS_MARKED_MAX = 500
-"""Hosts whose VMs may change at once before the inventory counts as replaced."""
+"""Maximum number of hosts whose VMs may change at once before the inventory counts as replaced."""
 
 
 def marks_of(before: Inventory, after: Inventory) -> list[str]:
-    """Return the keys that say what differs between two inventories: those of hosts, or that of the whole inventory."""
+    """Return the keys for the differences between two inventories: those of hosts, or that of the whole inventory."""
     hosts = {vm.host for side in (before, after) for vm in side.vms}
     is_small = before.scopes == after.scopes and before.hosts == after.hosts and len(hosts) <= HOSTS_MARKED_MAX
     return [HOST_PREFIX + host for host in sorted(hosts)] if is_small else [INVENTORY]
@@ -69,13 +69,13 @@ def marks_of(before: Inventory, after: Inventory) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What has changed since some position.
+    """Changes since some position.
 
     Attributes:
-        position: Up to which this tells.
+        position: Position that these changes lead to.
         documents: The present document of each audience that has changed, disabled ones included.
         inventory: The inventory, if much of it was replaced; None if not.
-        hosts: Where the inventory was not replaced: the VMs of each host whose VMs have changed.
+        hosts: VMs of each host whose VMs have changed, if the inventory was not replaced.
     """
 
     position: int
@@ -86,13 +86,12 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """A part of a list.
+    """One part of a list.
 
     Attributes:
-        items: At most as many as were asked for. There may be fewer, or none, although more follows: a page of a
-            selection ends where enough was looked at.
-        next: What to pass as ``after`` (as ``before``, where the newest come first) for the following part; None at the
-            end.
+        items: At most as many as requested. There may be fewer, or none, although more follow: a page of a selection
+            ends once enough rows were examined.
+        next: Value to pass as ``after`` (as ``before``, if the newest come first) for the next part; None at the end.
     """
 
     items: list[T]
@@ -101,7 +100,7 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a command with an ``Idempotency-Key`` led to."""
+    """Stored result of a command with an ``Idempotency-Key``."""
 
     key: str
     fingerprint: str
@@ -111,28 +110,28 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """How much history was forgotten.
+    """Amount of history that was forgotten.
 
     Attributes:
-        maintenances: Ended ones, with their events and claims.
-        entries: Of the ledger, theirs and those of no maintenance.
+        maintenances: Number of ended maintenances, forgotten with their events and claims.
+        entries: Number of ledger entries, both of these maintenances and of none.
     """
 
     maintenances: int = 0
     entries: int = 0
 
     def __bool__(self) -> bool:
-        """Whether it was any."""
+        """True if anything was forgotten."""
         return bool(self.maintenances or self.entries)
 
     def __add__(self, other: Forgotten) -> Forgotten:
-        """Both together."""
+        """Add two amounts."""
         return Forgotten(maintenances=self.maintenances + other.maintenances, entries=self.entries + other.entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRollout:
-    """A rollout, as `wire.rollout` encodes it, with what it is looked for by."""
+    """A rollout as `wire.rollout` encodes it, with the columns for looking it up."""
 
     id: str
     name: str
@@ -142,72 +141,72 @@ class StoredRollout:
 
 
 class Reader(NotifyingReader, Protocol):
-    """Reading, without locking anybody out.
+    """Reading without locking anyone out.
 
-    Where there is an argument `owned`, only what belongs to that tenant is there; None: everything is.
+    A method with an argument `owned` sees only what belongs to that tenant; None: everything.
     """
 
     def inventory(self) -> Inventory:
-        """Everything that is declared, VMs by name."""
+        """Return everything that is declared, VMs by name."""
         ...
 
     def inventory_version(self) -> int:
-        """A number that grows whenever anything changes that `inventory` returns."""
+        """Return a number that grows whenever the result of `inventory` changes."""
         ...
 
     def inventory_around(
         self, *, host: str, vms: Iterable[str], addresses: Iterable[str], scopes: Iterable[str]
     ) -> Inventory:
-        """What a declaration of one host can touch: it costs what that is, however large the inventory.
+        """Return what a declaration of one host can affect; the cost depends on that, not on the size of the inventory.
 
         Args:
-            host: Its VMs, and the host itself.
-            vms: Names of VMs, wherever they are.
-            addresses: The VMs to which these belong.
-            scopes: Names of scopes, beside those of the VMs.
+            host: Name of the host; includes the host and its VMs.
+            vms: Names of VMs on any host.
+            addresses: Addresses of further VMs.
+            scopes: Names of scopes, in addition to those of the VMs.
         """
         ...
 
     def vms(
         self, *, host: str | None = None, name: str | None = None, owned: Owned | None = None
     ) -> list[VirtualMachine]:
-        """VMs by name, of one host or of one name if asked for."""
+        """Return VMs by name, only those on one host or with one name if given."""
         ...
 
     def vm_page(self, after: str | None, limit: int, owned: Owned | None = None) -> list[VirtualMachine]:
-        """At most `limit` VMs whose names come after that one, by name."""
+        """Return at most `limit` VMs whose names come after that one, by name."""
         ...
 
     def host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
-        """At most `limit` hosts whose names come after that one, by name, each with the names of its VMs."""
+        """Return at most `limit` hosts whose names come after that one, by name, each with the names of its VMs."""
         ...
 
     def hosts(self, names: Iterable[str]) -> dict[str, Host]:
-        """Hosts by name, of those named."""
+        """Return the named hosts, by name."""
         ...
 
     def failed_hosts(self, limit: int) -> list[Host]:
-        """At most `limit` hosts that have failed and not recovered, the last to fail first."""
+        """Return at most `limit` hosts that have failed and not recovered, the last to fail first."""
         ...
 
     def scopes(self, names: Iterable[str]) -> dict[str, Scope]:
-        """Scopes by name, of those named."""
+        """Return the named scopes, by name."""
         ...
 
     def documents(self) -> Iterator[Document]:
-        """The document of every enabled audience."""
+        """Yield the document of every enabled audience."""
         ...
 
     def position(self) -> int:
-        """The number of the last change that was committed."""
+        """Return the number of the last committed change."""
         ...
 
     def news(self, since: int) -> News:
-        """What has changed after that position, in one consistent view."""
+        """Return the changes after that position, in one consistent view."""
         ...
 
     def audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
-        """The audiences of those keys, as far as they were ever enabled."""
+        """Return the audiences with those keys, as far as they were ever enabled."""
         ...
 
     def maintenances(
@@ -219,35 +218,35 @@ class Reader(NotifyingReader, Protocol):
         selection: Selection = EVERYTHING,
         owned: Owned | None = None,
     ) -> Page[Maintenance]:
-        """Maintenances, newest first, older than sequence `before`.
+        """Return maintenances, newest first, older than sequence `before`.
 
         Args:
-            states: Short for a selection of these states, if that names none.
-            before: None: from the newest on.
-            limit: Most in one page.
-            selection: Which.
-            owned: Whose.
+            states: Shorthand for a selection of these states, if the selection names none.
+            before: Upper bound of the sequence, exclusive; None: start with the newest.
+            limit: Maximum number in one page.
+            selection: Filter.
+            owned: Tenant whose maintenances to return; None: all.
         """
         ...
 
     def ended_since(self, moment: datetime, limit: int, owned: Owned | None = None) -> list[Maintenance]:
-        """The last maintenances that have ended since then, the last first."""
+        """Return the last maintenances that have ended since then, the last first."""
         ...
 
     def maintenance(self, maintenance_id: str, owned: Owned | None = None) -> Maintenance | None:
-        """One maintenance."""
+        """Return one maintenance; None if there is none."""
         ...
 
     def events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
-        """The events of each of those maintenances, in order of creation."""
+        """Return the events of each of those maintenances, in order of creation."""
         ...
 
     def event_audiences(self, event_ids: Iterable[str]) -> dict[str, str]:
-        """The audience of each of those events, finished ones included; unknown ids are left out."""
+        """Return the audience of each of those events, finished ones included; unknown ids are left out."""
         ...
 
     def owned_events(self, event_ids: Iterable[str], owned: Owned) -> set[str]:
-        """Which of those ids are of events about VMs of that tenant."""
+        """Return those of the ids whose events are about VMs of that tenant."""
         ...
 
     def entries(  # noqa: PLR0913 - which part of a long list, each in its own way
@@ -260,24 +259,24 @@ class Reader(NotifyingReader, Protocol):
         selection: Selection = EVERYTHING,
         owned: Owned | None = None,
     ) -> Page[Entry]:
-        """Ledger entries, those of a page oldest first.
+        """Return ledger entries; each page is oldest first.
 
         Args:
-            after: Only those with a larger sequence.
-            limit: Most in one page.
-            newest: The first page has the last entries; `Page.next` is `before` for those that come before them.
-            before: Only those with a smaller sequence; None: all.
-            selection: Which.
-            owned: Whose.
+            after: Lower bound of the sequence, exclusive.
+            limit: Maximum number in one page.
+            newest: True to begin with the last entries; then pass `Page.next` as `before` to get earlier ones.
+            before: Upper bound of the sequence, exclusive; None: no bound.
+            selection: Filter.
+            owned: Tenant whose entries to return; None: all.
         """
         ...
 
     def links(self, after: int | None, limit: int) -> LinkPage:
-        """At most `limit` links of both hash chains with larger numbers, in order; None: from the beginning."""
+        """Return at most `limit` links of both hash chains with larger numbers, in order; None: from the beginning."""
         ...
 
     def excess_until(self, entries_max: int) -> datetime | None:
-        """The moment of the newest entry that is too many, if only so many are to be kept; None: there are no more.
+        """Return the moment of the newest entry in excess of `entries_max`; None if there is no excess.
 
         Entries of `Chain.AUDIT` are not counted: they are kept by age alone.
         """
@@ -288,8 +287,8 @@ class Reader(NotifyingReader, Protocol):
 
         Args:
             tenant_key: The tenant, as `Owned.key`.
-            since: Operations that it asked for before do not count.
-            count: From the end, beginning with 1.
+            since: Start of the period; operations that the tenant requested earlier do not count.
+            count: Position from the end, beginning with 1.
 
         Returns:
             The moment; None if there are fewer entries.
@@ -297,114 +296,114 @@ class Reader(NotifyingReader, Protocol):
         ...
 
     def counts(self) -> Mapping[MaintenanceState, int]:
-        """How many maintenances are in each state."""
+        """Return the number of maintenances in each state."""
         ...
 
     def next_due_at(self, except_for: Iterable[str] = (), *, only_started: bool = False) -> datetime | None:
-        """The earliest moment at which some maintenance is due, those ids aside; or only a started one."""
+        """Return the earliest moment at which a maintenance outside `except_for` is due, optionally a started one."""
         ...
 
     def next_silent_at(self) -> datetime | None:
-        """The smallest ``active_until`` of an enabled audience."""
+        """Return the smallest ``active_until`` of an enabled audience."""
         ...
 
     def due(self, now: datetime, limit: int, *, only_started: bool = False) -> list[Maintenance]:
-        """Maintenances due by `now`, or only started ones, in order of their due time, then of creation."""
+        """Return maintenances due by `now`, optionally only started ones, ordered by due time, then by creation."""
         ...
 
     def silent(self, before: datetime, limit: int) -> list[Audience]:
-        """Enabled audiences whose ``active_until`` lies at or before `before`."""
+        """Return enabled audiences whose ``active_until`` is at or before `before`."""
         ...
 
     def token(self, digest: str) -> Token | None:
-        """The token of that digest."""
+        """Return the token with that digest."""
         ...
 
     def token_of(self, token_id: str) -> Token | None:
-        """The token of that id."""
+        """Return the token with that id."""
         ...
 
     def tokens(self, host: str | None = None) -> list[Token]:
-        """Tokens of people, or those of a host; oldest first."""
+        """Return the tokens of people, or those of a host, oldest first."""
         ...
 
     def is_revoked(self, nonce: str) -> bool:
-        """Whether the login link was used, or the session logged out of, that has this nonce."""
+        """Return True if the login link with this nonce was used, or the session with this nonce was logged out."""
         ...
 
     def rollout(self, rollout_id: str) -> StoredRollout | None:
-        """One rollout."""
+        """Return one rollout; None if there is none."""
         ...
 
     def rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
-        """The newest rollouts, newest first; only those that are over, or are not."""
+        """Return the newest rollouts, newest first; optionally only those that have ended, or have not."""
         ...
 
     def outcome(self, key: str) -> Outcome | None:
-        """What the command with that ``Idempotency-Key`` led to."""
+        """Return the stored result of the command with that ``Idempotency-Key``; None if there is none."""
         ...
 
     def fingerprint(self) -> str | None:
-        """The fingerprint of the inventory that was applied last."""
+        """Return the fingerprint of the inventory that was applied last."""
         ...
 
     def clock(self) -> str | None:
-        """The kind of clock that the database is used with: ``real`` or ``virtual``; None while it is new."""
+        """Return the kind of clock that the database is used with: ``real`` or ``virtual``; None while it is new."""
         ...
 
     def clock_jump(self) -> Jump | None:
-        """The jump of the clock that no operator has confirmed."""
+        """Return the clock jump that no operator has confirmed; None if there is none."""
         ...
 
 
 class Transaction(NotifyingTransaction, Reader, Protocol):
-    """One write transaction: all of it is on disk when it ends, or none."""
+    """One write transaction: when it ends, all of it is on disk, or none."""
 
     def now(self) -> datetime | None:
-        """The time that all who share the database go by; None where nobody shares it."""
+        """Return the time that all replicas of the database go by; None if no replicas share it."""
         ...
 
     def next_sequence(self) -> int:
-        """The next number of the store's counter. Given back when the transaction fails."""
+        """Return the next number of the store's counter. The number is free again if the transaction fails."""
         ...
 
     def load_request(self, hosts: Iterable[str], vms: Iterable[str]) -> State:
-        """What planning needs: those hosts and VMs, their scopes, audiences, documents, and who holds them."""
+        """Load the input of planning: those hosts and VMs, their scopes, audiences, documents and current holders."""
         ...
 
     def active_ids(self) -> list[str]:
-        """Ids of all active maintenances."""
+        """Return the ids of all active maintenances."""
         ...
 
     def load_maintenances(
         self, ids: Iterable[str], *, with_neighbours: bool = False, into: State | None = None
     ) -> State:
-        """Those maintenances in focus, complete.
+        """Load those maintenances, complete and in focus.
 
         Args:
-            ids: Unknown ones are left out.
-            into: A working set to add to.
-            with_neighbours: Take the active maintenances that share a VM or scope into focus too, as ending one may
-                free them.
+            ids: Ids of maintenances; unknown ones are left out.
+            into: Working set to add to; None for a new one.
+            with_neighbours: True to take the active maintenances that share a VM or scope into focus too, as ending one
+                may free them.
         """
         ...
 
     def load_events(self, ids: Iterable[str]) -> State:
-        """Those events, finished ones included, with their maintenances in focus."""
+        """Load those events, finished ones included, with their maintenances in focus."""
         ...
 
     def load_audiences(self, keys: Iterable[str], *, with_waiting: bool = False) -> State:
-        """Those audiences with their documents; the maintenances of their listed events are in focus.
+        """Load those audiences with their documents; the maintenances of their listed events are in focus.
 
         Args:
-            keys: Of the audiences.
-            with_waiting: Take the scheduled maintenances of their VMs into focus too, each with all its VMs: an
-                audience that is being enabled is to be shown them (R70b).
+            keys: Keys of the audiences.
+            with_waiting: True to take the scheduled maintenances of their VMs into focus too, each with all its VMs: an
+                audience that is being enabled must see them (R70b).
         """
         ...
 
     def save(self, changes: Changes) -> None:
-        """Write what a decision changed."""
+        """Write the changes of a decision."""
         ...
 
     def touch(self, active_until: Mapping[str, datetime]) -> None:
@@ -415,77 +414,78 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         """Make the declared state exactly this.
 
         Args:
-            inventory: What is declared.
-            fingerprint: Of the file that it came in.
-            before: What it replaces, where only a part is declared anew: what is on neither side stays.
+            inventory: The new declaration.
+            fingerprint: Fingerprint of the file that contained it.
+            before: Part that is replaced, if only a part is declared anew; names on neither side stay unchanged. None:
+                replace everything.
         """
         ...
 
     def keep_clock(self, kind: str) -> None:
-        """Remember the kind of clock."""
+        """Store the kind of clock."""
         ...
 
     def keep_clock_jump(self, jump: Jump | None) -> None:
-        """Remember a jump of the clock until it is confirmed; None: it is."""
+        """Store a clock jump until it is confirmed; None: it was confirmed."""
         ...
 
     def probe(self) -> None:
-        """Write as much as a command does, and take it back: it fails where the disk, or the file, is full."""
+        """Write as much as a command does, and delete it again: this fails if the disk or the file is full."""
         ...
 
     def keep_token(self, token: Token) -> None:
-        """Keep a new token, or one that was changed."""
+        """Store a new or changed token."""
         ...
 
     def revoke(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:
-        """Keep a revocation, and forget those that have expired.
+        """Store a revocation, and forget those that have expired.
 
         Args:
-            revocation: What is revoked.
-            now: The time.
-            actor_max: Most that are kept for one actor; beyond it, those that expire first are forgotten.
+            revocation: The revocation.
+            now: Present time.
+            actor_max: Maximum number kept for one actor; beyond it, those that expire last are kept.
 
         Returns:
-            Whether it was not revoked before.
+            True if it was not revoked before.
         """
         ...
 
     def keep_rollout(self, rollout: StoredRollout) -> None:
-        """Keep a new rollout, or one that was changed."""
+        """Store a new or changed rollout."""
         ...
 
     def keep_outcome(self, outcome: Outcome) -> None:
-        """Remember what an ``Idempotency-Key`` led to."""
+        """Store the result of a command with an ``Idempotency-Key``."""
         ...
 
     def prune(
         self, ended_before: datetime, outcomes_before: datetime, limit: int, audit_before: datetime | None = None
     ) -> Forgotten:
-        """Forget at most `limit` maintenances that ended before that, with their events and ledger entries.
+        """Forget at most `limit` maintenances that ended before `ended_before`, with their events and ledger entries.
 
-        Once there are fewer of them than that, entries of no maintenance are forgotten too, ten times `limit` at most.
-        Entries of `Chain.AUDIT` are forgotten by their age alone, the oldest first, and as many: those before
-        `audit_before`, which is `ended_before` if it is None. Both hash chains can still be followed afterwards.
-        Tokens that were not taken any more before that are forgotten, too.
-        Deliveries of what happened before that are forgotten, too.
+        Once fewer than `limit` are left, entries of no maintenance are forgotten too, at most ten times `limit`. Then
+        entries of `Chain.AUDIT` are forgotten by age alone, the oldest first, also at most ten times `limit`: those
+        before `audit_before`, or before `ended_before` if that is None. Both hash chains can still be followed
+        afterwards. Then tokens that were revoked or expired before `ended_before` are forgotten too. Deliveries from
+        before it are always forgotten.
 
         Returns:
-            How much was forgotten; none once there is nothing left to forget.
+            How much was forgotten; nothing once there is nothing left to forget.
         """
         ...
 
     def mend_claims(self, until: datetime, limit: int) -> int:
-        """Make again what a replica of an earlier version has left out or deleted of the claims.
+        """Restore claims that a replica of an earlier version has omitted or deleted.
 
-        Such a one deletes the claims of what ends, and names no host. Each maintenance keeps its claims itself too:
-        from these they are made.
+        Such a replica deletes the claims of maintenances that end, and records no host. Claims are restored from the
+        copy that each maintenance holds.
 
         Args:
-            until: What ended before this is not looked at again once nothing is missing any more.
-            limit: Most maintenances in one go.
+            until: Maintenances that ended before this are not examined again once no claims are missing.
+            limit: Maximum number of maintenances per call.
 
         Returns:
-            How many maintenances were mended.
+            Number of maintenances that were mended.
         """
         ...
 
@@ -494,19 +494,19 @@ class SharedTransaction(Transaction, Protocol):
     """A write transaction on a database that several replicas share."""
 
     def now(self) -> datetime:
-        """The database's time."""
+        """Return the database's time."""
         ...
 
     def lease(self, name: str) -> Lease | None:
-        """Who holds that lease, or held it last; None: nobody ever did."""
+        """Return the lease with its present or last holder; None if it was never held."""
         ...
 
     def take_lease(self, name: str, holder: str, span: timedelta) -> Lease:
-        """Take it, or renew it, for so long, unless somebody else holds it; hands back who does now."""
+        """Take or renew the lease for `span` unless another replica holds it; return the resulting lease."""
         ...
 
     def give_lease_back(self, name: str, holder: str) -> None:
-        """Let it end now, if that is its holder."""
+        """End the lease now if `holder` holds it."""
         ...
 
 
@@ -514,51 +514,51 @@ class SharedStore(Protocol):
     """A database that several replicas share."""
 
     def write(self) -> AbstractContextManager[SharedTransaction]:
-        """As of any store."""
+        """Begin a write transaction, as with `Store.write`."""
         ...
 
     def renew_lease(self, name: str, holder: str, term: int, span: timedelta) -> Lease | None:
-        """Extend a lease that is held and not over, without waiting for writers; None: it is not."""
+        """Extend a lease that is held and not over, without waiting for writers; None if it is not held."""
         ...
 
     def wait_for_change(self, timeout_s: float) -> bool:
-        """Until somebody says that something was committed, or the time is over; hands back which.
+        """Wait until a replica announces a commit or the time is over; return True for a commit.
 
-        A hint: it may come for nothing, and may be lost.
+        A hint: it may be spurious, and it may be lost.
 
         Raises:
-            StoreUnavailable: The database is away.
+            StoreUnavailable: The database cannot be reached.
         """
         ...
 
 
 class Store(Protocol):
-    """A place for everything; may be used from any thread, one write at a time."""
+    """Storage for everything; usable from any thread, one write at a time."""
 
     @property
     def shared(self) -> SharedStore | None:
-        """The same, as several replicas use it; None where only one process may."""
+        """The same database as several replicas use it; None if only one process may."""
         ...
 
     def write(self) -> AbstractContextManager[Transaction]:
-        """A write transaction. Commits at the end, rolls back on an exception.
+        """Begin a write transaction. It commits at the end and rolls back on an exception.
 
         Raises:
-            StoreUnavailable: Locked, full or away; nothing was changed.
+            StoreUnavailable: The database is locked, full or away; nothing was changed.
         """
         ...
 
     def read(self) -> AbstractContextManager[Reader]:
-        """A consistent view for reading."""
+        """Open a consistent view for reading."""
         ...
 
     @property
     def damage(self) -> str | None:
-        """What was found damaged since the store was opened; None: nothing."""
+        """Description of the damage found since the store was opened; None if there is none."""
         ...
 
     def check_pages(self, span_s: float) -> None:
-        """Look for damage, for at most so long; what could not be looked at in that time is next. May block.
+        """Look for damage for at most `span_s`; the next call continues with the rest. May block.
 
         Raises:
             StoreUnavailable: The database cannot be read now.
@@ -566,9 +566,9 @@ class Store(Protocol):
         ...
 
     def end_check(self) -> None:
-        """End a `check_pages` that runs on another thread, and let no more begin."""
+        """End a `check_pages` that runs on another thread, and prevent further ones."""
         ...
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         ...

@@ -1,17 +1,17 @@
-"""Moving everything from one database to another: from a SQLite file to PostgreSQL, or back.
+"""Copying everything from one database to another: from a SQLite file to PostgreSQL, or back.
 
-All rows go over in one transaction of the target, out of one view of the source. They are read back and compared
-before that transaction is committed. So the target has everything, or it is as it was.
+All rows are copied in one transaction of the target, from one view of the source. They are read back and compared
+before that transaction is committed. So the target has everything, or it is unchanged.
 
-Nobody may serve either of them meanwhile: what is approved during the copy would be missing in it. On SQLite the lock
-of the file keeps others away. On PostgreSQL it is the lock that writers take, and there no copy begins while a replica
-holds the lease or a service is connected.
+Neither may be served meanwhile: an approval during the copy would be missing in it. On SQLite the lock of the file
+keeps others away. On PostgreSQL the lock that writers take does so, and no copy begins while a replica holds the lease
+or a service is connected.
 
-The schema of the source is left alone unless its owner says otherwise. The source is the way back when a move goes
-wrong, and once it has the newest schema, the Forewarn that wrote it opens it no more. Serving it once brings it up to
-date too, but that also carries out what is due. The target gets the newest schema in the transaction of the rows.
+The schema of the source is left alone unless its owner asks for an upgrade. The source is the way back when a move goes
+wrong, and once it has the newest schema, the Forewarn that wrote it can no longer open it. Serving it once upgrades it
+too, but that also carries out what is due. The target gets the newest schema in the transaction of the rows.
 
-Leases are not copied: they say who serves a database, and the new one is served by nobody yet.
+Leases are not copied: they record which replica serves a database, and no replica serves the new one yet.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from forewarn.store.migrate import COMPATIBLE_SINCE, HEAD, upgrade
 __all__ = ["COPIED", "PIECE_ROWS", "Copied", "CopiedTable", "Progress", "copy_database"]
 
 PIECE_ROWS = 200
-"""Most rows that are in memory at a time."""
+"""Maximum number of rows in memory at a time."""
 
 COPIED = tuple(table for table in t.metadata.sorted_tables if table is not t.lease)
-"""The tables that are copied, in order."""
+"""Tables that are copied, in order."""
 
 _CHECKSUM_BYTES = 16
 _UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What a value raises that is none of its column's type."""
+"""Errors that a value raises if it does not fit its column's type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a copy is.
+    """Progress of a copy.
 
     Attributes:
-        is_comparing: Whether rows are compared by now; before, they are copied.
-        table: Which table is under way.
+        is_comparing: True once rows are compared; before that, they are copied.
+        table: Name of the present table.
         rows_done: Rows copied, or compared, of all tables.
         rows: Rows of all tables.
     """
@@ -67,7 +67,9 @@ class CopiedTable:
     """A table that is the same in both databases.
 
     Attributes:
-        checksum: Of its rows, whatever their order; 32 hexadecimal digits, the same for the same rows on any database.
+        name: Name of the table.
+        rows: Number of rows.
+        checksum: Checksum of the rows in any order; 32 hexadecimal digits, equal for equal rows on any database.
     """
 
     name: str
@@ -80,9 +82,9 @@ class Copied:
     """A copy that was committed.
 
     Attributes:
-        source: Its URL without a password.
-        target: As `source`.
-        schema: The revision that both have.
+        source: URL of the source without a password.
+        target: URL of the target without a password.
+        schema: Schema revision of both.
         tables: Every table that was copied and compared.
     """
 
@@ -105,19 +107,19 @@ def copy_database(
 ) -> Copied:
     """Copy everything from one database to another one that is empty.
 
-    At most `PIECE_ROWS` rows are in memory at a time. Breaking it off, by an exception in `tell` or by killing the
-    process, leaves the target as it was. It may be repeated then.
+    At most `PIECE_ROWS` rows are in memory at a time. If it is interrupted, by an exception in `tell` or by killing the
+    process, the target is unchanged and the copy may be repeated.
 
     Args:
-        source_url: What is copied. Only read, unless it is upgraded.
-        target_url: Where it is copied to: without rows, with the schema or without; a SQLite file may be missing.
-        upgrade_source: Bring a source with an older schema to the newest first, instead of refusing it. The Forewarn
-            that wrote it opens it no more then.
-        tell: Called after each piece.
+        source_url: Database to copy. Only read, unless it is upgraded.
+        target_url: Database to copy to: without rows, with or without the schema; a SQLite file may be missing.
+        upgrade_source: True to upgrade a source with an older schema first, instead of refusing it. The Forewarn that
+            wrote it can then no longer open it.
+        tell: Callback, called after each piece.
 
     Raises:
         ConfigError: A URL cannot be used, there is no source, or both are the same database.
-        Conflict: The target holds something, or the source has an older schema.
+        Conflict: The target is not empty, or the source has an older schema.
         StoreCorrupt: The source is damaged, newer or not Forewarn's; or a row reads differently in the target.
         StoreUnavailable: One of them is served, away or full.
     """
@@ -136,6 +138,7 @@ def copy_database(
         with source.read() as reading:
             run = _Run(source, reading, target, writing, tell or (lambda _: None))
             tables = run.run()
+        # The target commits right after this, and must not if a lock was lost during the copy.
         source.check_alone()
         target.check_alone()
     return Copied(source=source.name, target=target.name, schema=HEAD, tables=tables)
@@ -151,7 +154,7 @@ def _check_files(source: WholeDatabase, target: WholeDatabase) -> None:
 
 @contextmanager
 def _unmade(target: WholeDatabase) -> Iterator[None]:
-    """Remove a file that was made for nothing. Nobody else has it: its lock is ours."""
+    """Remove the file that was made if the copy fails. No other process has it: we hold its lock."""
     try:
         yield
     except BaseException:
@@ -174,13 +177,13 @@ def _check_empty(connection: sa.Connection, name: str) -> None:
 
 
 def _content(table: sa.Table, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """The rows that somebody has put there. What migrations say of the schema is there when it is made."""
+    """Select the rows that were put there. Schema facts that migrations record are there from the start."""
     rows = sa.select(*columns).select_from(table) if columns else sa.select(table)
     return rows.where(t.meta.c.key != COMPATIBLE_SINCE) if table is t.meta else rows
 
 
 def _check_source(source: WholeDatabase, *, upgrade_source: bool) -> bool:
-    """Whether it is to be upgraded."""
+    """Check the source, and return True if it needs an upgrade."""
     with source.read() as connection:
         if source.path is not None:
             fault = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
@@ -203,7 +206,7 @@ def _check_source(source: WholeDatabase, *, upgrade_source: bool) -> bool:
 
 
 def _older() -> set[str]:
-    """Every revision that there was before the newest."""
+    """Return every revision before the newest."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - a fifth of a second to import, and seldom needed
 
     script = ScriptDirectory(str(Path(__file__).parent / "migrations"))
@@ -211,7 +214,7 @@ def _older() -> set[str]:
 
 
 class _Run:
-    """Copies every table, then compares every table."""
+    """A run that copies every table, then compares every table."""
 
     def __init__(
         self,
@@ -272,7 +275,7 @@ class _Run:
 
 
 class _Checksum:
-    """The sum of the checksums of rows: databases hand rows out in different orders."""
+    """The sum of the checksums of rows: databases return rows in different orders."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -293,7 +296,7 @@ class _Checksum:
 def _pieces(
     database: WholeDatabase, connection: sa.Connection, table: sa.Table, checksum: _Checksum
 ) -> Iterator[Iterator[list[tuple[Any, ...]]]]:
-    """The rows as values, each checked by the type of its column, in whichever order the database likes best."""
+    """Yield the rows as values, each checked by the type of its column, in the database's preferred order."""
     with database.wrapped():
         rows = connection.execute(_content(table), execution_options={"yield_per": PIECE_ROWS})
         with closing(rows):

@@ -1,4 +1,4 @@
-"""What a database holds, seen from outside of a service."""
+"""Description of a database, seen from outside of a service."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["Description", "describe_database"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a database holds.
+    """Contents of a database.
 
     Attributes:
-        url: Without a password.
-        schema: The revision of its schema; `migrate.HEAD` is the newest.
-        clock: ``real`` or ``virtual``; None while nobody has served it.
-        counter: The number of the last change; 0 if there was none.
-        size_bytes: What it takes up on the disk of its server, indexes included.
-        leases: Who carries out what is due; none in a SQLite file, which only one process can have.
-        rows: How many rows each table has; tables that an older schema lacks are left out.
+        url: URL without a password.
+        schema: Revision of its schema; `migrate.HEAD` is the newest.
+        clock: ``real`` or ``virtual``; None before it is first served.
+        counter: Number of the last change; 0 if there was none.
+        size_bytes: Size on the disk of its server, indexes included.
+        leases: Leases of the replicas that carry out what is due; empty for SQLite, which only one process can use.
+        rows: Number of rows of each table; tables that an older schema lacks are left out.
     """
 
     url: str
@@ -37,7 +37,7 @@ class Description:
 
 
 def describe_database(url: str) -> Description:
-    """What a database holds. It may be served meanwhile; nothing is locked or changed.
+    """Describe the contents of a database. It may be served meanwhile; nothing is locked or changed.
 
     Raises:
         ConfigError: The URL cannot be used, or there is no such file.

@@ -1,6 +1,6 @@
-"""A database as a whole, from outside of a service: one view of it, one transaction on it, and nobody else at it.
+"""A whole database, from outside of a service: one view of it, one transaction on it, and exclusive access to it.
 
-`forewarn.store.copying` moves everything from one to another, `forewarn.store.describing` says what one holds.
+`forewarn.store.copying` copies one to another, `forewarn.store.describing` describes one.
 """
 
 from __future__ import annotations
@@ -23,23 +23,27 @@ from forewarn.store.sql import ADVISORY_LOCK, postgresql_engine, sqlite_engine, 
 __all__ = ["VERSION_TABLE", "Holding", "WholeDatabase", "database_url", "leases", "schema_of", "shown_url"]
 
 VERSION_TABLE = sa.table("alembic_version", sa.column("version_num"))
-"""Where the revision of a schema stands."""
+"""Table that holds the schema's revision."""
 
 _BUSY_TIMEOUT_MS = 5000
 _LEAVING_TRIES = 40
 _LEAVING_PAUSE_S = 0.05
-"""A service that was just stopped may still be connected for a moment."""
+"""Pause between tries; a service that was just stopped may still be connected for a moment."""
 
 _SESSION = "forewarn database"
-"""How our own connections to PostgreSQL are named; those of a service are named ``forewarn``."""
+"""Name of our own connections to PostgreSQL; those of a service are named ``forewarn``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A lease as it stands in a database.
+    """A lease as recorded in a database.
 
     Attributes:
-        is_over: Whether its time is over, by the database's clock.
+        name: Name of the lease.
+        holder: Present or last holder.
+        term: Number of times it was taken anew.
+        expires_at: End of the lease, by the database's clock.
+        is_over: True if it has expired, by the database's clock.
     """
 
     name: str
@@ -53,10 +57,10 @@ class Holding:
 
 
 def database_url(text: str) -> sa.URL:
-    """The URL of a database that outlives its process.
+    """Parse the URL of a database that outlives its process.
 
     Raises:
-        ConfigError: It is none, or is not written as expected.
+        ConfigError: It is no such URL, or is not written as expected.
     """
     try:
         url = with_driver(text)
@@ -66,28 +70,28 @@ def database_url(text: str) -> sa.URL:
     if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
         msg = "a database in memory is gone with its process: expected sqlite:///FILE"
         raise ConfigError(msg)
-    if "@" in (url.host or ""):  # the rest of the password: whoever says that the host is unknown would print it
+    if "@" in (url.host or ""):  # the rest of the password: an error about an unknown host would print it
         msg = "the password in the database URL has an @ in it: write it as %40"
         raise ConfigError(msg)
     return url
 
 
 def shown_url(url: sa.URL) -> str:
-    """The URL as it may be printed: with stars for passwords, and without the driver."""
+    """Return the URL in printable form: with stars for passwords, and without the driver."""
     query = {name: "***" if "password" in name.lower() else value for name, value in url.query.items()}
     return url.set(drivername=url.get_backend_name(), query=query).render_as_string(hide_password=True)
 
 
 class WholeDatabase:
-    """A database that somebody looks at or copies.
+    """A database to inspect or copy.
 
     Args:
-        url: As `database_url` hands it back.
+        url: Result of `database_url`.
 
     Attributes:
-        name: Its URL, as it may be printed.
-        path: The file, if it is SQLite.
-        is_new: Whether there was no such file before `alone`.
+        name: Printable URL.
+        path: Path of the SQLite file; None for PostgreSQL.
+        is_new: True if the file did not exist before `alone`.
     """
 
     def __init__(self, url: sa.URL) -> None:
@@ -98,7 +102,7 @@ class WholeDatabase:
         self._guard: sa.Connection | None = None
 
     def check_exists(self) -> None:
-        """SQLite makes a file that is not there, so look before it is asked.
+        """Check that a SQLite file exists, before SQLite creates it.
 
         Raises:
             ConfigError: There is no such file.
@@ -109,26 +113,26 @@ class WholeDatabase:
 
     @contextmanager
     def wrapped(self) -> Iterator[None]:
-        """Turn what a driver raises into our errors."""
+        """Turn errors of a driver into ours."""
         with wrapped(self.name):
             yield
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """One view of it, however long it takes."""
+        """Open one view of it, however long it takes."""
         with self._engine() as engine, self.wrapped(), engine.connect() as connection:
             self._stay(connection)
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """A transaction, however long it takes: committed at the end, rolled back on an exception."""
+        """Open a transaction, however long it takes: committed at the end, rolled back on an exception."""
         with self._engine(is_writer=True) as engine, self.wrapped(), engine.begin() as connection:
             self._stay(connection)
             yield connection
 
     def _stay(self, connection: sa.Connection) -> None:
-        """While one of the two databases works, the other one is idle; it must not break off."""
+        """Disable the idle time-out: while one of the two databases works, the other one is idle."""
         if self.path is None:
             connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
 
@@ -143,7 +147,7 @@ class WholeDatabase:
     def _sqlite(self, *, is_writer: bool) -> sa.Engine:
         engine = sqlite_engine(self._url, _BUSY_TIMEOUT_MS, None, is_writer=is_writer, poolclass=sa.NullPool)
         if is_writer:
-            # With a write-ahead log every row would be on the disk twice until the end. Whoever serves it turns it on.
+            # With a write-ahead log every row would be on disk twice until the end. A service turns it on again.
             sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA journal_mode=DELETE"))
         return engine
 
@@ -165,7 +169,7 @@ class WholeDatabase:
         """Keep every other Forewarn off it for as long as the block lasts.
 
         Args:
-            mark: A number that is locked as well; two names of one database are found out by it.
+            mark: Number that is locked as well; it reveals two names of one database.
 
         Raises:
             StoreUnavailable: Another process has it.
@@ -180,7 +184,7 @@ class WholeDatabase:
             finally:
                 lock.release()
             return
-        # A connection of its own: the view of a transaction that waits for a lock is from before it got it.
+        # On a separate connection: a transaction that waits for a lock has a view from before it got the lock.
         with self.write() as self._guard:
             if not self._try_lock(mark):
                 msg = f"{self.name} is the source as well: choose another database to copy to"
@@ -191,7 +195,7 @@ class WholeDatabase:
             self.check_alone()
 
     def check_alone(self) -> None:
-        """See that the lock is still held.
+        """Check that the lock is still held.
 
         Raises:
             StoreUnavailable: The connection that held it is lost.
@@ -224,20 +228,21 @@ class WholeDatabase:
 
     def _count_services(self) -> int:
         assert self._guard is not None  # noqa: S101 - set by `alone`
+        # A transaction keeps its first view of pg_stat_activity until this.
         self._guard.exec_driver_sql("SELECT pg_stat_clear_snapshot()")
         here = "datname = current_database() AND application_name = 'forewarn' AND pid <> pg_backend_pid()"
         count = self._guard.exec_driver_sql(f"SELECT count(*) FROM pg_stat_activity WHERE {here}")  # noqa: S608 - no input
         return int(count.scalar_one())
 
 
-# What stands in it
+# Contents
 
 
 def schema_of(connection: sa.Connection, name: str) -> str:
-    """The revision of the schema.
+    """Return the revision of the schema.
 
     Raises:
-        StoreCorrupt: There is none of ours.
+        StoreCorrupt: The database has no schema of Forewarn.
     """
     if not sa.inspect(connection).has_table(VERSION_TABLE.name):
         msg = f"database {name} is not Forewarn's: it has no schema of ours"
@@ -246,7 +251,7 @@ def schema_of(connection: sa.Connection, name: str) -> str:
 
 
 def leases(connection: sa.Connection) -> list[Holding]:
-    """Who holds a PostgreSQL that replicas share, or held it last."""
+    """Return the leases of a PostgreSQL database that replicas share, with their present or last holders."""
     if not sa.inspect(connection).has_table(t.lease.name):
         return []
     now = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one().astimezone(UTC)

@@ -1,4 +1,4 @@
-"""A jump of the clock, as a row of `meta` keeps it."""
+"""A jump of the clock, as stored in a row of `meta`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from forewarn.core.clock_jump import Jump
 __all__ = ["CLOCK_JUMP", "decode_jump", "encode_jump"]
 
 CLOCK_JUMP = "clock_jump"
-"""The key in `meta`; there is a row while no operator has confirmed the clock."""
+"""Key in `meta`; its row exists until an operator has confirmed the clock."""
 
 
 def encode_jump(jump: Jump) -> str:
-    """The text that is kept."""
+    """Encode a jump as the text to store."""
     return json.dumps({"by_s": jump.by.total_seconds(), "at": jump.at.isoformat()})
 
 
 def decode_jump(text: str | None) -> Jump | None:
-    """The jump that is kept, if there is one."""
+    """Decode a stored jump; None if there is none."""
     if text is None:
         return None
     said = json.loads(text)

@@ -10,13 +10,13 @@ __all__ = ["Lease"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Who holds it.
+    """A lease, as read from or written to the database.
 
     Attributes:
         holder: The replica.
-        term: How often it has changed hands; a holder that finds another number has lost it.
-        expires_at: Until when, by the database's clock.
-        now: What the database's clock showed.
+        term: Number of times the lease was taken anew; a holder that finds another number has lost it.
+        expires_at: End of the lease, by the database's clock.
+        now: Time of the database's clock when the lease was read.
     """
 
     holder: str
@@ -26,5 +26,5 @@ class Lease:
 
     @property
     def is_over(self) -> bool:
-        """Whether anybody may take it."""
+        """True if any replica may take it."""
         return self.expires_at <= self.now

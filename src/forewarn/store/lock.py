@@ -1,10 +1,10 @@
-"""One process for one SQLite file.
+"""One process per SQLite file.
 
 Two servers on the same file would both carry out every maintenance. SQLite's own locks last only as long as a
 transaction, so the database file is locked with flock(2) for as long as the store is open. That lock belongs to the
-inode: a hard link or another name of the file leads to the same one. On local file systems it does not touch SQLite's
-own locks, which are those of fcntl(2). A file beside the database is locked as well, for the Forewarn of earlier
-versions knows only that one. The kernel releases both when the process dies, however that happens.
+inode: a hard link or another name of the file leads to the same one. On local file systems it does not affect SQLite's
+own locks, which are those of fcntl(2). A file beside the database is locked as well, because earlier versions of
+Forewarn know only that one. The kernel releases both when the process dies, however that happens.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from forewarn.util.secrets import open_private, tighten
 __all__ = ["FileLock"]
 
 _BESIDE = ("-wal", "-shm", "-journal")
-"""Files that SQLite makes, with the mode of the database; one from before may have another."""
+"""Suffixes of the files that SQLite creates with the mode of the database; an older file may have another mode."""
 
 
 class FileLock:
     """An exclusive lock on a SQLite database.
 
-    Whoever holds it has closed the files to all but their owner.
+    Taking it closes the files to all but their owner.
 
     Args:
-        path: The database, without symbolic links; an empty one is made when it is not there.
+        path: Path of the database, without symbolic links; an empty file is made if there is none.
 
     Attributes:
-        has_made_file: Whether the database was not there.
+        path: Path of the database.
+        has_made_file: True if there was no database before.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +48,7 @@ class FileLock:
         """
         try:
             self._lock(Path(f"{self.path}.lock"))
-            self.has_made_file = not self.path.exists()
+            self.has_made_file = not self.path.exists()  # before `_lock` creates it
             self._lock(self.path)
             for ending in _BESIDE:
                 tighten(Path(f"{self.path}{ending}"))
@@ -67,9 +68,9 @@ class FileLock:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(self) -> None:
-        """Let go; doing it twice is fine.
+        """Release the lock; repeating this is harmless.
 
-        Only when SQLite has closed the database: closing a descriptor of a file drops its locks of fcntl(2).
+        Call it only after SQLite has closed the database: closing a descriptor of a file drops its locks of fcntl(2).
         """
         while self._descriptors:
             os.close(self._descriptors.pop())

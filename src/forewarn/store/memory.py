@@ -1,7 +1,7 @@
-"""The store in dictionaries: the same contract without a database, for services of tests on virtual time.
+"""The store in dictionaries: the same contract without a database, for services under test on virtual time.
 
-Nothing of it outlives the process. What it tells is what `SqlStore` tells: the conformance suite runs on both, and a
-test plays the same operations on both and compares. See `docs/adr/0012-a-store-in-memory.md`.
+Nothing outlives the process. Its results are those of `SqlStore`: the conformance suite runs on both, and a test runs
+the same operations on both and compares. See `docs/adr/0012-a-store-in-memory.md`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore:
-    """Everything in this process, and gone with it. May be used from any thread, one transaction at a time."""
+    """Storage in this process only. May be used from any thread, one transaction at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,25 +24,25 @@ class MemoryStore:
 
     @property
     def shared(self) -> None:
-        """Nobody else can reach it."""
+        """Always None: no other process can reach this store."""
 
     def write(self) -> _Write:
-        """A write transaction; nobody else reads or writes meanwhile."""
+        """Begin a write transaction; no other thread reads or writes meanwhile."""
         return _Write(self._lock, self._tables)
 
     def read(self) -> _Read:
-        """A consistent view for reading; nobody writes meanwhile."""
+        """Open a consistent view for reading; no thread writes meanwhile."""
         return _Read(self._lock, self._tables)
 
     @property
     def damage(self) -> None:
-        """There are no pages."""
+        """Always None: there are no pages."""
 
     def check_pages(self, span_s: float) -> None:
-        """There are none."""
+        """Do nothing: there are no pages."""
 
     def end_check(self) -> None:
-        """There is none."""
+        """Do nothing: no check ever runs."""
 
     def close(self) -> None:
         """Forget everything."""
@@ -51,7 +51,7 @@ class MemoryStore:
 
 
 class _Read:
-    """The block of a read. No `contextlib.contextmanager`: a life of one event has two dozen blocks."""
+    """The block of a read. Not a `contextlib.contextmanager`, for speed: the life of one event has two dozen blocks."""
 
     def __init__(self, lock: threading.Lock, tables: Tables) -> None:
         self._lock = lock

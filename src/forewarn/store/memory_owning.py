@@ -1,4 +1,4 @@
-"""What belongs to a tenant, in the store in memory; the same as `forewarn.store.owning` says to a database."""
+"""Ownership by a tenant in the in-memory store; the same rules as the queries in `forewarn.store.owning`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["has_entry", "has_maintenance", "has_vm"]
 
 
 def has_vm(tables: Tables, owned: Owned, vm: VirtualMachine) -> bool:
-    """Whether the VM belongs to it."""
+    """Return True if the VM belongs to the tenant."""
     return owned.has_vm(vm, tables.scopes.rows.get(vm.scope or ""))
 
 
 def has_maintenance(owned: Owned | None, selection: Selection, maintenance: Maintenance) -> bool:
-    """Whether the maintenance claims a VM of it, at the place that is asked for."""
+    """Return True if the maintenance claims a VM of the tenant at the selected place; always if `owned` is None."""
     return owned is None or any(selection.takes_claim(claim) for claim in owned.claims(maintenance))
 
 
 def has_entry(tables: Tables, owned: Owned, entry: Entry, selection: Selection) -> bool:
-    """Whether the ledger entry concerns it."""
+    """Return True if the ledger entry concerns the tenant."""
 
     def find_vm(name: str) -> tuple[VirtualMachine, Scope | None] | None:
         vm = tables.vms.rows.get(name)

@@ -1,4 +1,4 @@
-"""The reading half of the store in memory."""
+"""The reading half of the in-memory store."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ V = TypeVar("V")
 
 
 def of_keys(table: Table[V], keys: Iterable[str]) -> dict[str, V]:
-    """Those values of a table, as far as they are there, by key."""
+    """Return the values of a table that exist for these keys, by key."""
     rows = table.rows
     found = {key: rows[key] for key in keys if key in rows}
     return dict(sorted(found.items(), key=itemgetter(0))) if len(found) > 1 else found
 
 
 def as_json(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy, as a database that keeps JSON would hand it back."""
+    """Return a copy, as a database that stores JSON would."""
     copy: dict[str, Any] = json.loads(json.dumps(content))
     return copy
 
@@ -333,5 +333,5 @@ def _backwards(index: Sequence[tuple[Any, ...]], before: int | None) -> Iterator
 
 
 def _until(index: Sequence[tuple[Any, ...]], moment: datetime, limit: int) -> Iterator[tuple[Any, ...]]:
-    """At most so many whose moment has come."""
+    """Return at most `limit` places whose moment has come."""
     return islice(takewhile(lambda place: place[0] <= moment, index), limit)

@@ -1,7 +1,7 @@
-"""What the store in memory keeps: tables in dictionaries, each with its indexes, and the way back from every change.
+"""Tables of the in-memory store: dictionaries, each with its indexes, and an undo log of every change.
 
-A table logs what stood at a key before. To undo, it puts that back in the same way as it put the new value there, so
-an index cannot be right after a change and wrong after its undoing.
+A table logs the previous value at a key. An undo puts that back in the same way as the new value was put there, so an
+index cannot be right after a change and wrong after its undoing.
 """
 
 from __future__ import annotations
@@ -24,39 +24,38 @@ V = TypeVar("V")
 V_contra = TypeVar("V_contra", contravariant=True)
 
 Place = tuple[Hashable, tuple[Any, ...]]
-"""A group, and where in it: what sorts the values of the group, and at last the key in the table."""
+"""A group, and the place in it: the sort key of the value within the group, ending with the key in the table."""
 
 Numbered = tuple[int, Entry, Chain, bytes]
-"""A ledger entry with its number, its chain and its hash. An entry is given its number when it is read: most never are.
-"""
+"""A ledger entry with its number, its chain and its hash. An entry gets its number when read: most never are."""
 
 ALL = ""
-"""The group of an index that has only one."""
+"""Name of the group of an index that has only one."""
 
 
 class _Follower(Protocol[V_contra]):
-    """Something that goes with a table.
+    """An observer of a table.
 
     Attributes:
-        is_fixed: It need not hear of a value that takes the place of another one.
+        is_fixed: True if it need not be informed of a value that replaces another one.
     """
 
     is_fixed: bool
 
     def move(self, before: V_contra | None, after: V_contra | None) -> None:
-        """A value has changed; None before is a new one, None after a removed one."""
+        """Handle a changed value; `before` is None for a new one, `after` for a removed one."""
         ...
 
 
 class Index(Generic[V]):
-    """The values of a table in groups, each in order.
+    """Values of a table in groups, each in order.
 
     Args:
-        place: Where a value belongs; None: nowhere. Places of two values differ.
-        is_fixed: A value at the same key never belongs elsewhere.
+        place: Function that returns the place of a value; None for no place. Places of two values differ.
+        is_fixed: True if the place of a key never changes.
 
     Attributes:
-        is_fixed: The same.
+        is_fixed: True if the place of a key never changes.
     """
 
     def __init__(self, place: Callable[[V], Place | None], *, is_fixed: bool = False) -> None:
@@ -79,23 +78,23 @@ class Index(Generic[V]):
             insort(self._groups.setdefault(will[0], []), will[1])
 
     def group(self, name: Hashable) -> Sequence[tuple[Any, ...]]:
-        """The places of one group, in order. Not to be kept: it changes with the table."""
+        """Return the places of one group, in order. Do not keep the result: it changes with the table."""
         return self._groups.get(name, ())
 
     def before(self, name: Hashable, *start: object) -> Sequence[tuple[Any, ...]]:
-        """A copy of those places that lie before `start`."""
+        """Return a copy of the places of a group that are before `start`."""
         group = self.group(name)
         return group[: bisect_left(group, start)]
 
     def has(self, name: Hashable, start: object) -> bool:
-        """Whether a place begins with that."""
+        """Return True if a place of the group begins with `start`."""
         group = self.group(name)
         position = bisect_left(group, (start,))
         return position < len(group) and group[position][0] == start
 
 
 class Holders:
-    """Which maintenances hold a VM or a scope."""
+    """The maintenances that hold each VM and scope."""
 
     is_fixed = False
 
@@ -103,7 +102,7 @@ class Holders:
         self._ids: dict[tuple[str, str], dict[str, None]] = {}
 
     def move(self, before: Maintenance | None, after: Maintenance | None) -> None:
-        """Follow a change of the table of those that hold something."""
+        """Follow a change of the table of maintenances that hold something."""
         if before is not None:
             for key in _held(before):
                 ids = self._ids[key]
@@ -115,7 +114,7 @@ class Holders:
                 self._ids.setdefault(key, {})[after.id] = None
 
     def of(self, kind: str, name: str) -> Sequence[str]:
-        """Ids of those that hold that ``vm`` or ``scope``."""
+        """Return the ids of the maintenances that hold that ``vm`` or ``scope``."""
         return tuple(self._ids.get((kind, name), ()))
 
 
@@ -128,11 +127,12 @@ class Table(Generic[V]):
     """Values by key.
 
     Args:
-        noun: What they are, for messages.
-        log: Where a table writes what stood at a key before.
-        followers: The indexes.
+        noun: Name of a value, for messages.
+        log: Undo log that the table writes the previous value at a key to.
+        followers: Indexes of the table.
 
     Attributes:
+        noun: Name of a value, for messages.
         rows: The values; changed by the methods alone.
     """
 
@@ -144,27 +144,27 @@ class Table(Generic[V]):
         self._moving = tuple(follower for follower in followers if not follower.is_fixed)
 
     def add(self, key: Hashable, value: V) -> None:
-        """Keep a value at a key that had none.
+        """Add a value at a key that had none.
 
         Raises:
-            StoreUnavailable: It has one, as a database would say.
+            StoreUnavailable: The key has a value, as a database would report.
         """
         if key in self.rows:
             self.refuse(key)
         self.put(key, value)
 
     def refuse(self, key: Hashable) -> NoReturn:
-        """Say what a database would say to a second one of that key."""
+        """Raise the error that a database would raise for a second value with that key."""
         msg = f"{self.noun} {key!r} cannot be kept: it, or another one with its number, is in the store already"
         raise StoreUnavailable(msg)
 
     def put(self, key: Hashable, value: V | None) -> None:
-        """Keep that value at that key; None: none any more."""
+        """Store that value at that key; None: remove the key."""
         self._log.append((self, key, self.rows.get(key)))
         self.turn(key, value)
 
     def turn(self, key: Hashable, value: V | None) -> None:
-        """The same without a note in the log, for undoing."""
+        """Store a value without a note in the log, for undoing."""
         before = self.rows.get(key)
         for follower in self._followers if before is None or value is None else self._moving:
             follower.move(before, value)
@@ -174,10 +174,10 @@ class Table(Generic[V]):
             del self.rows[key]
 
     def replace_all(self, values: Iterable[tuple[Hashable, V]]) -> None:
-        """Keep exactly those.
+        """Store exactly those values.
 
         Raises:
-            StoreUnavailable: A key comes twice.
+            StoreUnavailable: A key occurs twice.
         """
         for key in reversed(list(self.rows)):
             self.put(key, None)
@@ -186,7 +186,7 @@ class Table(Generic[V]):
 
 
 class Tables:
-    """All tables, their indexes, and what was changed since the last commit."""
+    """All tables, their indexes, and the changes since the last commit."""
 
     def __init__(self) -> None:
         self.counter = 0
@@ -254,11 +254,11 @@ class Tables:
         self.deliveries: Table[Delivery] = Table("delivery", self._log, self.deliveries_of)
 
     def commit(self) -> None:
-        """What was changed stands."""
+        """Commit the changes."""
         self._log.clear()
 
     def undo(self) -> None:
-        """Nothing was changed since the last commit."""
+        """Undo all changes since the last commit."""
         for table, key, before in reversed(self._log):
             table.turn(key, before)
         self._log.clear()

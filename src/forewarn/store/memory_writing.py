@@ -1,6 +1,6 @@
-"""The writing half of the store in memory: loading the working set of a decision, and saving what it changed.
+"""The writing half of the in-memory store: loading the working set of a decision, and saving its changes.
 
-It goes step by step as `forewarn.store.writing` does. What one of them loads, the other has to load.
+It follows `forewarn.store.writing` step by step. Both must load the same working set.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MUTABLE: dict[type[Any], tuple[str, ...]] = {
     ),
     Event: ("is_listed", "approved_at", "approved_by"),
 }
-"""Fields that change after a value was made; all others stand from the first. A test holds it to the SQL store's."""
+"""Fields that change after a value was made; all others never change. A test compares them with the SQL store's."""
 
 _STANDING = {
     kind: attrgetter(*(f.name for f in fields(kind) if f.name not in mutable)) for kind, mutable in MUTABLE.items()
@@ -81,7 +81,7 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
         return self._counter
 
     def flush(self) -> None:
-        """Write the counter and the ends of the hash chains back; the store calls it before the commit."""
+        """Write the counter and the heads of the hash chains back; the store calls it before the commit."""
         self._tables.counter = self._counter
         self._tables.heads = self._heads
 
@@ -140,7 +140,7 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
         return state
 
     def _waiting(self, keys: Iterable[str]) -> set[str]:
-        """Ids of the scheduled maintenances that hold a VM of those audiences."""
+        """Return the ids of the scheduled maintenances that hold a VM of those audiences."""
         vms, scopes = names_of(keys)
         found = of_keys(self._tables.maintenances, self._holders(vms, scopes))
         return {key for key, one in found.items() if one.state is MaintenanceState.SCHEDULED}
@@ -156,7 +156,7 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
         self._add_maintenances(state, self._holders([c.vm for c in claims], [c.scope for c in claims if c.scope]))
 
     def _holders(self, vms: Iterable[str], scopes: Iterable[str]) -> set[str]:
-        """Ids of the active maintenances that hold one of those VMs or scopes."""
+        """Return the ids of the active maintenances that hold one of those VMs or scopes."""
         holders = self._tables.holders
         return {
             i for kind, names in (("vm", vms), ("scope", scopes)) for name in set(names) for i in holders.of(kind, name)
@@ -218,7 +218,7 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
                 self._tables.feed.put(key, (sequence, key))
 
     def _keep_claims(self, changes: Changes) -> None:
-        """They are kept from the making of a maintenance to its end."""
+        """Keep claims from the creation of a maintenance to its end."""
         table = self._tables.claims
         for key, maintenance in changes.maintenances.items():
             if not maintenance.is_active:
@@ -252,6 +252,7 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
         tables.addresses.replace_all((address, vm.name) for vm in inventory.vms for address in vm.addresses)
 
     def _replace_some(self, before: Inventory, after: Inventory) -> None:
+        # Delete before inserting: an address may have moved from one VM to another.
         tables = self._tables
         for host in before.hosts:
             tables.hosts.put(host.name, None)
@@ -340,7 +341,7 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
         return list(islice(takewhile(lambda number: rows[number][1].at < before, numbers), limit))
 
     def _forget_entry(self, number: int) -> None:
-        """Of each run of forgotten entries the last is noted: there the chain goes on."""
+        """Forget one entry, noting only the last of each run of forgotten entries: the chain continues there."""
         tables = self._tables
         _, _, chain, digest = tables.ledger.rows[number]
         tables.ledger.put(number, None)
@@ -354,11 +355,11 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
             tables.forgotten.add((chain, number), Link(sequence=number, chain=chain, hash=digest, entry=None))
 
     def mend_claims(self, until: datetime, limit: int) -> int:  # noqa: ARG002 - of the contract
-        return 0  # no other version has ever worked on it
+        return 0  # no other version ever worked on this store
 
 
 def _put(table: Table[T], by_sequence: Index[T], values: Mapping[str, T], created: set[str]) -> None:
-    """Add what is new; of what was there before take over only the fields that can change."""
+    """Add new values; for existing ones copy only the fields that can change."""
     for key, value in values.items():
         stored = table.rows.get(key)
         if key in created:
@@ -375,19 +376,19 @@ def _ended_before(token: Token, moment: datetime) -> bool:
 
 def _changed(stored: T, value: T) -> T:
     kind = type(value)
-    if _STANDING[kind](stored) == _STANDING[kind](value):  # nearly always, and quicker than to make a new one
+    if _STANDING[kind](stored) == _STANDING[kind](value):  # nearly always, and faster than making a new one
         return value
     return replace(stored, **{name: getattr(value, name) for name in MUTABLE[kind]})
 
 
 def _lone_vms(state: State) -> set[str]:
-    """VMs without a scope that a scheduled maintenance in focus holds: their policy is their own."""
+    """Return the VMs without a scope that a scheduled maintenance in focus holds: each has its own policy."""
     scheduled = (m for i in state.focus if (m := state.maintenances[i]).state is MaintenanceState.SCHEDULED)
     return {claim.vm for m in scheduled for claim in m.claims if claim.scope is None} - state.vms.keys()
 
 
 def _vms_needed(state: State, waiting: Collection[str] = ()) -> set[str]:
-    """VMs of what may still be announced, and of what takes them away when it ends."""
+    """Return the VMs of maintenances that may still be announced, or that remove VMs when they end."""
     needed = {name for i in waiting for name in state.maintenances[i].vms}
     for i in state.focus:
         maintenance = state.maintenances[i]

@@ -45,7 +45,7 @@ class SqlNotifyingReader:
     ) -> list[Delivery]:
         columns = t.delivery.c
         is_sqlite = self._connection.dialect.name == "sqlite"
-        # In the order of code points, which is SQLite's own.
+        # In the order of code points, as SQLite sorts.
         subject: sa.ColumnElement[Any] = columns.subject if is_sqlite else sa.collate(columns.subject, "C")
         is_later = sa.or_(columns.sequence > after[0], sa.and_(columns.sequence == after[0], subject > after[1]))
         query = sa.select(t.delivery).where(columns.subscription_id == subscription_id, columns.state == state)

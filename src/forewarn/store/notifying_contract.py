@@ -1,4 +1,4 @@
-"""What a store owes to those who are told of what happens: looks, subscriptions, deliveries. Part of `contract`."""
+"""The duties of a store for notifications: looks, subscriptions, deliveries. Part of `contract`."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ class NotifyingReader(Protocol):
     """Reading."""
 
     def maintenances_by_id(self, ids: Iterable[str]) -> dict[str, Maintenance]:
-        """Those maintenances, as far as they are there."""
+        """Return those of the maintenances that exist, by id."""
         ...
 
     def next_look_at(self) -> datetime | None:
-        """The earliest moment of a look."""
+        """Return the moment of the earliest look."""
         ...
 
     def looks(self, now: datetime, limit: int) -> list[Look]:
-        """Looks that are due by `now`, in order of their moment, then of their maintenance."""
+        """Return looks that are due by `now`, in order of their moment, then of their maintenance."""
         ...
 
     def subscriptions(self) -> list[Subscription]:
-        """All of them, oldest first."""
+        """Return all subscriptions, oldest first."""
         ...
 
     def subscription(self, subscription_id: str) -> Subscription | None:
-        """The one of that id."""
+        """Return the subscription with that id; None if there is none."""
         ...
 
     def deliveries(
         self, subscription_id: str, state: DeliveryState, *, after: tuple[int, str] = (0, ""), limit: int = 100
     ) -> list[Delivery]:
-        """Deliveries of a subscription in that state whose keys come after that one, in the order of their keys."""
+        """Return deliveries of a subscription in that state with keys after `after`, in the order of their keys."""
         ...
 
     def deliveries_by_key(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> list[Delivery]:
-        """Those deliveries of a subscription, as far as they are there, in the order of their keys."""
+        """Return those of the deliveries of a subscription that exist, in the order of their keys."""
         ...
 
     def delivery_counts(self) -> Mapping[tuple[str, DeliveryState], int]:
-        """How many deliveries there are, by subscription and state; what has none is left out."""
+        """Return the number of deliveries by subscription and state; zero counts are left out."""
         ...
 
 
 class NotifyingTransaction(NotifyingReader, Protocol):
-    """Writing. Looks are saved with the changes that they follow from."""
+    """Writing. Looks are saved with the changes that cause them."""
 
     def keep_looks(self, looks: Mapping[str, Look | None]) -> None:
-        """Keep the look of each of those maintenances; None: there is none any more."""
+        """Store the look of each of those maintenances; None: remove it."""
         ...
 
     def keep_subscription(self, subscription: Subscription) -> None:
-        """Keep a new subscription, or one that was changed.
+        """Store a new or changed subscription.
 
         Raises:
             StoreUnavailable: Another one has its name.
@@ -67,11 +67,11 @@ class NotifyingTransaction(NotifyingReader, Protocol):
         ...
 
     def forget_subscription(self, subscription_id: str) -> None:
-        """Forget it, and its deliveries."""
+        """Forget a subscription and its deliveries."""
         ...
 
     def keep_deliveries(self, deliveries: Iterable[Delivery]) -> None:
-        """Keep new deliveries, or changed ones."""
+        """Store new or changed deliveries."""
         ...
 
     def forget_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> None:

@@ -1,4 +1,4 @@
-"""What belongs to a tenant, as conditions of queries: so a page is full, and what is foreign is not even read."""
+"""Ownership by a tenant as conditions of queries: pages are full, and rows of other tenants are not even read."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ _Condition = sa.ColumnElement[bool]
 
 
 def owned_vms(owned: Owned) -> _Condition:
-    """Of table `vm`: see `Owned.has_vm`."""
+    """Return the condition on table `vm`; see `Owned.has_vm`."""
     only_named = sa.select(t.scope.c.name).where(t.scope.c.kind == ScopeKind.STANDALONE)
     is_alone = t.vm.c.scope.is_(None) | t.vm.c.scope.in_(only_named)
     return t.vm.c.scope.in_(sorted(owned.scopes)) | (is_alone & t.vm.c.name.in_(sorted(owned.vms)))
 
 
 def _owned_claims(owned: Owned) -> _Condition:
-    """Of table `claim`: see `Owned.has_claim`."""
+    """Return the condition on table `claim`; see `Owned.has_claim`."""
     of_alone = t.claim.c.scope.is_(None) & t.claim.c.vm.in_(sorted(owned.vms))
     return t.claim.c.scope.in_(sorted(owned.scopes)) | of_alone
 
 
 def _is_audience_of_claim(audience: sa.ColumnElement[str]) -> _Condition:
-    """Whether the audience is one that the claimed VM can belong to; see `audience_key`."""
+    """Return the condition that the claimed VM can belong to this audience; see `audience_key`."""
     return (audience == sa.literal("scope:") + t.claim.c.scope) | (audience == sa.literal("vm:") + t.claim.c.vm)
 
 
 def _at_place(selection: Selection) -> list[_Condition]:
-    """Of table `claim`: what is at the place that is asked for, which has to be the tenant's as well."""
+    """Return conditions on table `claim` for the selected place, which must be the tenant's as well."""
     c, s = t.claim.c, selection
     return [column == name for column, name in ((c.vm, s.vm), (c.scope, s.scope), (c.host, s.host)) if name is not None]
 
 
 def owned_maintenances(owned: Owned, selection: Selection = EVERYTHING) -> _Condition:
-    """Of table `maintenance`: those that claim a VM of it, at the place that is asked for."""
+    """Return the condition on table `maintenance`: it claims a VM of the tenant at the selected place."""
     claimed = sa.select(t.claim.c.maintenance_id).where(_owned_claims(owned), *_at_place(selection))
     return t.maintenance.c.id.in_(claimed)
 
 
 def owned_events(owned: Owned) -> _Condition:
-    """Of table `event`: those about its VMs."""
+    """Return the condition on table `event`: it is about VMs of the tenant."""
     about = sa.select(t.claim.c.vm).where(
         t.claim.c.maintenance_id == t.event.c.maintenance_id,
         _owned_claims(owned),
@@ -60,18 +60,18 @@ def owned_events(owned: Owned) -> _Condition:
 def owned_entries(
     owned: Owned, dialect: str, within: Sequence[_Condition], selection: Selection = EVERYTHING, *, is_near: bool
 ) -> _Condition:
-    """Of table `ledger`.
+    """Return the condition on table `ledger`.
 
-    An entry of a maintenance belongs to a tenant by what that maintenance claimed, whoever owns the VM today. Where it
-    names an audience or a VM, that has to be the tenant's; where it names neither nor an event, it is about the
-    maintenance as a whole. Any other entry belongs by the inventory of today.
+    An entry of a maintenance belongs to a tenant by the claims of that maintenance, no matter who owns the VM today. If
+    it names an audience or a VM, that must be the tenant's; if it names neither nor an event, it is about the
+    maintenance as a whole. Any other entry belongs by the present inventory.
 
     Args:
-        owned: What belongs to the tenant.
-        dialect: Of the database.
-        within: What is known of the number of the entry.
-        selection: What is asked for: where it names a place, the claim by which an entry belongs is at that place.
-        is_near: Look at each entry, of which there are few; otherwise all that belong to the tenant are found first.
+        owned: Possessions of the tenant.
+        dialect: SQL dialect of the database.
+        within: Known conditions on the number of the entry.
+        selection: Filter; if it names a place, the claim by which an entry belongs must be at that place.
+        is_near: True to examine each entry, if there are few; otherwise all that belong to the tenant are found first.
     """
     c = t.ledger.c
     is_whole = c.audience.is_(None) & c.event_id.is_(None) & (c.vm.is_(None) | (c.vm == t.claim.c.vm))

@@ -41,7 +41,7 @@ __all__ = ["SqlReader"]
 T = TypeVar("T")
 
 _NEAR = 5000
-"""Where so few entries can follow, it is quicker to look at each of them than to find all that belong to a tenant."""
+"""Maximum number of following entries for which examining each is quicker than finding all that belong to a tenant."""
 
 
 class SqlReader(SqlNotifyingReader):
@@ -93,7 +93,7 @@ class SqlReader(SqlNotifyingReader):
             query = query.where(t.vm.c.host == host)
         if name is not None:
             query = query.where(t.vm.c.name == name)
-        # Sorted here, since databases disagree about the order of words.
+        # Sorted here, since databases disagree about the order of text.
         return sorted(self._all(VirtualMachine, query), key=attrgetter("name"))
 
     def vm_page(self, after: str | None, limit: int, owned: Owned | None = None) -> list[VirtualMachine]:
@@ -109,7 +109,7 @@ class SqlReader(SqlNotifyingReader):
         return {host: sorted(names) for host, names in vms.items()}
 
     def _page_of(self, query: sa.Select[Any], column: sa.Column[Any], after: str | None, limit: int) -> sa.Select[Any]:
-        """In the order of code points, which is SQLite's own; other databases would take their locale's."""
+        """Add paging by name in the order of code points, as SQLite sorts; other databases would use their locale."""
         is_sqlite = self._connection.dialect.name == "sqlite"
         name: sa.ColumnElement[Any] = column if is_sqlite else sa.collate(column, "C")
         if after is not None:
@@ -127,7 +127,7 @@ class SqlReader(SqlNotifyingReader):
         return {s.name: s for s in self._by_key(Scope, t.scope.c.name, names)}
 
     def documents(self) -> Iterator[Document]:
-        """The listed events are read once and handed out audience by audience, which come in the same order."""
+        """Yield the documents; the listed events are read once and grouped by audience."""
         query = sa.select(t.audience).where(t.audience.c.enabled_at.is_not(None))
         listed = self._all(Event, sa.select(t.event).where(t.event.c.is_listed).order_by(t.event.c.audience))
         yield from self._documents(self._all(Audience, query), listed)
@@ -263,7 +263,7 @@ class SqlReader(SqlNotifyingReader):
         c, m = t.ledger.c, t.maintenance.c
         query = sa.select(c.at).join(t.maintenance, m.id == c.maintenance_id)
         query = query.where(m.tenant_key == tenant_key, m.created_at >= since, c.actor.startswith(f"{Role.TENANT}:"))
-        # By a sum and not by the column, or a database may go back through the whole ledger for the sake of its order.
+        # Order by a sum, not by the column, or a database may scan the whole ledger backwards to keep its order.
         newest_first = (c.sequence + 0).desc()
         return self._connection.execute(query.order_by(newest_first).offset(count - 1).limit(1)).scalar()
 
@@ -306,10 +306,10 @@ class SqlReader(SqlNotifyingReader):
         return sorted(self._tokens(host=host), key=attrgetter("created_at", "id"))
 
     def _tokens(self, **wanted: str | None) -> list[Token]:
-        """Tokens whose columns have these values.
+        """Return the tokens whose columns have these values.
 
-        Those of hosts are looked for in both tables, and what the older one says of a token holds: a replica of the
-        version before makes and revokes them there alone. See `docs/adr/0016-access.md`.
+        Those of hosts are read from both tables, and tokens and revocations that only the older table has count too: a
+        replica of the version before writes nothing else. See `docs/adr/0016-access.md`.
         """
         query = sa.select(t.token).where(*(t.token.c[name] == value for name, value in wanted.items()))
         found = {token.id: token for token in self._all(Token, query)}

@@ -1,4 +1,4 @@
-"""Between rows and values. Columns bear the names of fields, so there is no list of columns to keep in step."""
+"""Conversion between rows and values. Columns have the names of fields, so there is no list of columns to maintain."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def from_rows(kind: type[T], rows: sa.Result[Any]) -> list[T]:
-    """The values that rows of their table keep."""
+    """Return the values of rows of their table."""
     names = tuple(rows.keys())
     return [kind(**dict(zip(names, row, strict=True))) for piece in rows.partitions(_PIECE) for row in piece]
 
 
 def to_row(value: object) -> dict[str, Any]:
-    """The row that keeps a value: one of the model's."""
+    """Return the row for a value, which is one of the model's."""
     return {name: getattr(value, name) for name in _names(type(value))}  # type: ignore[arg-type] # a class is hashable
 
 
 def claim_rows(maintenance_id: str, claims: Iterable[Claim], *, is_active: bool) -> list[dict[str, Any]]:
-    """The rows by which the claims of a maintenance are found."""
+    """Return the index rows for the claims of a maintenance."""
     return [
         {"maintenance_id": maintenance_id, "vm": c.vm, "scope": c.scope, "host": c.host, "is_active": is_active}
         for c in claims

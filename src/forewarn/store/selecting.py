@@ -1,4 +1,4 @@
-"""A selection as SQL: what `forewarn.core.selection` decides, in a form that indexes answer."""
+"""A selection as SQL: the decisions of `forewarn.core.selection` in a form that indexes can answer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from forewarn.store import tables as t
 __all__ = ["Reach", "among", "entry_terms", "maintenance_terms", "reach"]
 
 _STEP_BACK_MAX = timedelta(hours=1)
-"""How far a clock may step back without an entry being missed: entries are numbered in the order of their commits, so
-that nearly always the later number has the later moment."""
+"""Maximum backward step of a clock that loses no entry. Entries are numbered in the order of their commits, so a later
+number nearly always has a later moment.
+"""
 
 _FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
@@ -24,7 +25,7 @@ Term = sa.ColumnElement[bool]
 
 
 def entry_terms(selection: Selection, dialect: str, within: Sequence[Term]) -> list[Term]:
-    """What a row of the ledger has to fulfil, `within` among it: what is known of its number."""
+    """Return the conditions on a row of the ledger, including `within`, the known conditions on its number."""
     s, c = selection, t.ledger.c
     terms = [*within, *_within(s, c.at)]
     if s.maintenance_id is not None:
@@ -34,7 +35,7 @@ def entry_terms(selection: Selection, dialect: str, within: Sequence[Term]) -> l
         terms.append(_contains(c.reason, s.text, dialect))
     kind = _kind_terms(s)
     if kind:
-        # Not EXISTS: PostgreSQL would make a join of it, and begin with every maintenance there is.
+        # Not EXISTS: PostgreSQL would turn it into a join that begins with every maintenance.
         is_of_kind = sa.select(sa.case((sa.and_(*kind), 1), else_=0)).where(t.maintenance.c.id == c.maintenance_id)
         terms.append(is_of_kind.scalar_subquery() == 1)
     if s.names_place:
@@ -43,10 +44,10 @@ def entry_terms(selection: Selection, dialect: str, within: Sequence[Term]) -> l
 
 
 def among(column: sa.ColumnElement[Any], found: sa.SelectBase, dialect: str) -> Term:
-    """Whether it is one of those, which are found first.
+    """Return the condition that the column is in `found`, evaluating `found` first.
 
-    PostgreSQL would often rather go through all rows from the newest on, and look whether each is one, until a page is
-    full. Where there are few of them, or old ones only, that takes many seconds.
+    PostgreSQL would often rather go through all rows, newest first, and check each until a page is full. If few rows
+    match, or only old ones, that takes many seconds.
     """
     if dialect != "postgresql":
         return column.in_(found)
@@ -54,7 +55,7 @@ def among(column: sa.ColumnElement[Any], found: sa.SelectBase, dialect: str) -> 
 
 
 def maintenance_terms(selection: Selection, dialect: str) -> list[Term]:
-    """What a row of the maintenances has to fulfil."""
+    """Return the conditions on a row of the maintenances."""
     s, c = selection, t.maintenance.c
     terms = _within(s, c.created_at) + _kind_terms(s)
     if s.maintenance_id is not None:
@@ -78,7 +79,7 @@ def _of_entry(selection: Selection) -> list[Term]:
     c = t.ledger.c
     terms: list[Term] = []
     if len(selection.kinds) == 1:
-        terms.append(c.kind == selection.kinds[0])  # in the order of the index, which a list is not
+        terms.append(c.kind == selection.kinds[0])  # keeps the order of the index, which a list would not
     elif selection.kinds:
         terms.append(c.kind.in_(selection.kinds))
     if selection.actor is not None:
@@ -87,9 +88,9 @@ def _of_entry(selection: Selection) -> list[Term]:
 
 
 def _unindexed(term: Term) -> Term:
-    """The same term, which no index answers.
+    """Return the same term in a form that no index answers.
 
-    Of one maintenance the few entries are to be looked at, and not all that an actor has ever made.
+    The few entries of one maintenance are to be examined, not all entries that an actor has ever made.
     """
     return sa.case((term, 1), else_=0) == 1
 
@@ -109,14 +110,14 @@ def _kind_terms(selection: Selection) -> list[Term]:
 
 
 def _claimed(selection: Selection) -> sa.Select[tuple[str]]:
-    """Ids of the maintenances that claim a VM at that place."""
+    """Return the ids of the maintenances that claim a VM at that place."""
     s, c = selection, t.claim.c
     wanted = ((c.vm, s.vm), (c.scope, s.scope), (c.host, s.host))
     return sa.select(c.maintenance_id).where(*(column == name for column, name in wanted if name is not None))
 
 
 def _numbers_at_place(selection: Selection, within: Sequence[Term]) -> sa.SelectBase:
-    """Numbers of the entries that have to do with that place: each part is found by an index."""
+    """Return the numbers of the entries related to that place; an index finds each part."""
     s, c = selection, t.ledger.c
     number = sa.select(c.sequence).where(*within)
     parts = [number.where(c.maintenance_id.in_(_claimed(s)))]
@@ -128,7 +129,7 @@ def _numbers_at_place(selection: Selection, within: Sequence[Term]) -> sa.Select
 
 
 def _contains(column: sa.Column[Any], text: str, dialect: str) -> Term:
-    """Whether the text stands in it, capitals or not in ASCII; no character of it means something else."""
+    """Return the condition that the column contains the text, ignoring ASCII case; it has no wildcards."""
     wanted = without_case(text)
     if dialect == "sqlite":
         return sa.func.instr(sa.func.lower(column), wanted) > 0
@@ -137,12 +138,12 @@ def _contains(column: sa.Column[Any], text: str, dialect: str) -> Term:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Numbers of the counter between which a page looks; both ends are left out.
+    """Range of counter values that a page examines; both ends are exclusive.
 
     Attributes:
-        low: Only larger ones.
-        high: Only smaller ones; None: no end.
-        following: Where the next page goes on if this one is not full; None: there is none.
+        low: Lower bound.
+        high: Upper bound; None: no bound.
+        following: Start of the next page if this one is not full; None: there is none.
     """
 
     low: int
@@ -150,12 +151,12 @@ class Reach:
     following: int | None = None
 
     def terms(self, column: sa.Column[Any]) -> list[Term]:
-        """What the number of a row has to fulfil."""
+        """Return the conditions on the number of a row."""
         terms: list[Term] = [column > self.low] if self.low else []
         return terms if self.high is None else [*terms, column < self.high]
 
     def shortened(self, most: int, position: int, *, is_backwards: bool) -> Reach:
-        """The part that is looked at first, of so many numbers; `position` is the last number that was given."""
+        """Return the part to examine first, of `most` numbers; `position` is the last number that was given out."""
         low, high = self.low, self.high
         if is_backwards:
             bottom = (position + 1 if high is None else high) - 1 - most
@@ -165,9 +166,9 @@ class Reach:
 
 
 def reach(connection: sa.Connection, selection: Selection, after: int = 0, before: int | None = None) -> Reach:
-    """The numbers after `after` and before `before` that were given out around the moments of a selection.
+    """Return the range of numbers, between `after` and `before`, given out around the period of a selection.
 
-    The counter is one for entries and maintenances, and so the ledger tells for both.
+    Entries and maintenances share one counter, so the ledger gives the range for both.
     """
     low, high = after, before
     has_moment = selection.since is not None or selection.until is not None
@@ -183,7 +184,7 @@ def reach(connection: sa.Connection, selection: Selection, after: int = 0, befor
 
 
 def _moved(moment: datetime, by: timedelta) -> datetime:
-    """That moment, so much later; the first or last that there is where it would lie beyond."""
+    """Return the moment shifted by `by`, limited to the representable range."""
     try:
         return moment + by
     except OverflowError:
@@ -198,5 +199,5 @@ def _entry_beside(connection: sa.Connection, moment: datetime, *, is_before: boo
 
 
 def _is_virtual(connection: sa.Connection) -> bool:
-    """A virtual clock begins anew with each service, so its moments say nothing of numbers."""
+    """Return True for a virtual clock: it restarts with each service, so its moments are unrelated to numbers."""
     return connection.execute(sa.select(t.meta.c.value).where(t.meta.c.key == "clock")).scalar() == "virtual"

@@ -1,4 +1,4 @@
-"""What a PostgreSQL database has for the replicas that share it: one time for all, a lease, and word of changes."""
+"""Sharing of a PostgreSQL database by replicas: one time for all, a lease, and notifications of changes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _OVER = datetime.fromtimestamp(0, UTC)
 
 
 class PostgresTransaction(SqlTransaction):
-    """A write transaction that others hear of."""
+    """A write transaction that notifies the other replicas."""
 
     def __init__(self, connection: sa.Connection) -> None:
         super().__init__(connection)
         self._now: datetime | None = None
 
     def now(self) -> datetime:
-        """The same moment for the whole transaction; after every earlier one, for it was read under their lock."""
+        """Return one moment per transaction, later than in earlier ones: it is read under the writers' lock."""
         if self._now is None:
             self._now = self._clock()
         return self._now
@@ -49,6 +49,7 @@ class PostgresTransaction(SqlTransaction):
         if held is not None and held.holder != holder and not held.is_over:
             return held
         now = self._clock() if held is None else held.now
+        # A lapsed lease gets a new term even for the same holder, so that a renewal under the old term fails.
         term = 1 if held is None else held.term + (held.holder != holder or held.is_over)
         insert = postgresql.insert(t.lease).values(name=name, holder=holder, term=term, expires_at=now + span)
         others = {column: insert.excluded[column] for column in ("holder", "term", "expires_at")}
@@ -60,7 +61,7 @@ class PostgresTransaction(SqlTransaction):
         self._connection.execute(query.values(expires_at=_OVER))
 
     def flush(self) -> None:
-        """Write the counter back, and let the others know when this is committed."""
+        """Write the counter back, and notify the other replicas on commit."""
         super().flush()
         if self.has_written:
             self._connection.exec_driver_sql(f"NOTIFY {_CHANNEL}")
@@ -70,9 +71,9 @@ class Sharing:
     """A database as several replicas use it.
 
     Args:
-        engine: Its connections.
-        write: Begins a write transaction.
-        wrapped: Makes our errors of what a driver raises.
+        engine: Connections to the database.
+        write: Function that begins a write transaction.
+        wrapped: Context that turns errors of a driver into ours.
     """
 
     def __init__(
@@ -88,16 +89,16 @@ class Sharing:
 
     @contextmanager
     def write(self) -> Iterator[PostgresTransaction]:
-        """A write transaction; one at a time, whichever replica it is of."""
+        """Begin a write transaction; only one runs at a time across all replicas."""
         with self._write() as transaction:
             assert isinstance(transaction, PostgresTransaction)  # noqa: S101 - the store makes no other here
             yield transaction
 
     def renew_lease(self, name: str, holder: str, term: int, span: timedelta) -> Lease | None:
-        """Extend a lease that is held and not over; None: it is not.
+        """Extend a lease that is held and not over; None if it is not held.
 
-        This takes no turn among the writers: whatever large transaction goes on, the lease is renewed. That is safe,
-        since nothing but the end of the holder's own term changes.
+        This does not queue behind other writers: the lease is renewed whatever large transaction is running. That is
+        safe, since only the end of the holder's own term changes.
         """
         c = t.lease.c
         with self._wrapped(), self._engine.begin() as connection:
@@ -108,12 +109,12 @@ class Sharing:
         return Lease(holder=holder, term=term, expires_at=now + span, now=now) if count else None
 
     def wait_for_change(self, timeout_s: float) -> bool:
-        """Until somebody says that something was committed, or the time is over; hands back which."""
+        """Wait until a replica announces a commit or the time is over; return True for a commit."""
         with self._wrapped():
             try:
                 if self._listener is None:
                     self._listen()
-                    return True  # whatever was said before is lost
+                    return True  # earlier notifications are lost, so assume a change
                 return any(True for _ in self._listener.notifies(timeout=timeout_s, stop_after=1))
             except self._engine.dialect.loaded_dbapi.Error as error:
                 self.close()
@@ -126,14 +127,14 @@ class Sharing:
     def _listen(self) -> None:
         connection = self._engine.raw_connection()
         driver: Any = connection.driver_connection
-        connection.detach()  # the driver's alone from here on: the pool would try to tidy up one that is lost
+        connection.detach()  # ours alone from here on: the pool would try to tidy up a lost one
         self._listener = driver
         driver.rollback()
         driver.autocommit = True
         driver.execute(f"LISTEN {_CHANNEL}")
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()

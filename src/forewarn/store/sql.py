@@ -1,8 +1,8 @@
 """The store on SQLAlchemy Core, for SQLite and PostgreSQL.
 
 SQLite runs in WAL mode with ``synchronous=FULL``: a transaction that has ended is on disk, and readers never wait for
-the writer. On PostgreSQL a write transaction begins with an advisory lock, so that there too a decision sees all that
-was decided before, and a read is a snapshot. Every error of a driver becomes one of ours here and nowhere else.
+the writer. On PostgreSQL a write transaction begins with an advisory lock, so that there too a decision sees every
+earlier decision, and a read is a snapshot. Errors of a driver become ours here and nowhere else.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _BUSY_TIMEOUT_MS = 5000
 _CONNECT_TIMEOUT_S = 10
 _KEEPALIVE_S = 2
 _HALTED_MS_MIN = 1000
-"""A busy machine may leave a transaction alone for a moment."""
+"""Minimum idle time-out of a transaction: a busy machine may pause one for a moment."""
 
 _HALTED_AT_START_MS = 60_000
-"""At the start a machine is at its busiest, and a service that is not up yet has no changes to commit."""
+"""Idle time-out at the start: a machine is busiest then, and a starting service has no changes to commit."""
 
 _PAGE_SIZE_BYTES = 4096
 ADVISORY_LOCK = 0x666F72657761726E
-"""What writers on one PostgreSQL database lock: the word forewarn."""
+"""Advisory lock of the writers on one PostgreSQL database: the word forewarn in ASCII."""
 
 _BEGIN = (
     "SELECT set_config('idle_in_transaction_session_timeout', '{halted_ms}', true), "
     f"pg_advisory_xact_lock({ADVISORY_LOCK})"
 )
-"""Who is halted while it may write, or cut off, must not keep the others from writing; a reader hinders nobody."""
+"""A writer that is halted or cut off must not block the others; a reader blocks none."""
 
 _DAMAGED = (
     "malformed",
@@ -63,12 +63,12 @@ _DAMAGED_SQLSTATES = frozenset({"42P01", "42703", "42P07", "XX001", "XX002"})
 
 
 class SqlStore:
-    """Everything in one database.
+    """Storage in one database.
 
     Args:
         url: ``sqlite:///forewarn.db``, ``sqlite://`` for one in memory, or ``postgresql://user@host/name``.
-        size_bytes_max: Most that a SQLite file may grow to; beyond it writes fail with `StoreUnavailable`.
-        busy_timeout_ms: How long to wait for a lock that somebody else holds; then `StoreUnavailable`.
+        size_bytes_max: Maximum size of a SQLite file; beyond it writes fail with `StoreUnavailable`.
+        busy_timeout_ms: Time limit for a lock that another process holds; then `StoreUnavailable`.
 
     Raises:
         StoreUnavailable: The database cannot be reached, or another process serves it.
@@ -124,7 +124,7 @@ class SqlStore:
 
     @contextmanager
     def write(self) -> Iterator[SqlTransaction]:
-        """A write transaction; one at a time."""
+        """Begin a write transaction; one at a time."""
         with self._begin() as connection:
             transaction = SqlTransaction(connection) if self._is_sqlite else PostgresTransaction(connection)
             yield transaction
@@ -132,12 +132,12 @@ class SqlStore:
 
     @property
     def shared(self) -> Sharing | None:
-        """The same, as several replicas use it; None for SQLite."""
+        """The same database as several replicas use it; None for SQLite."""
         return self._sharing
 
     @contextmanager
     def read(self) -> Iterator[SqlReader]:
-        """A consistent view for reading."""
+        """Open a consistent view for reading."""
         assert self._reader is not None  # noqa: S101 - set by the constructor
         if self._reader is self._writer:  # in memory there is one connection for all
             with self._begin() as connection:
@@ -148,7 +148,7 @@ class SqlStore:
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
-        """Our errors; and damage is remembered, for what was damaged once is not to be relied on."""
+        """Turn errors into ours, and remember damage: a database that was damaged once is not to be relied on."""
         try:
             with wrapped(str(self.url.database)):
                 yield
@@ -157,7 +157,7 @@ class SqlStore:
             raise
 
     def _note_damage(self, words: str) -> None:
-        if self._damage is None and self._is_open:  # a store that does not open says so with its error
+        if self._damage is None and self._is_open:  # a store that fails to open reports it in its error
             self._damage = words
             _log.error(
                 "the database is damaged: not ready until it is restored and this service restarted", error=words
@@ -165,11 +165,11 @@ class SqlStore:
 
     @property
     def damage(self) -> str | None:
-        """What was found damaged since it was opened; None: nothing."""
+        """Description of the damage found since the store was opened; None if there is none."""
         return self._damage
 
     def check_pages(self, span_s: float) -> None:
-        """Check tables of a SQLite file one after the other, in turn; PostgreSQL looks after its own pages."""
+        """Check the tables of a SQLite file in turn; PostgreSQL checks its own pages."""
         if not self._is_sqlite or self._reader is None or self._reader is self._writer:
             return
         until_s = uptime_s() + span_s
@@ -181,10 +181,10 @@ class SqlStore:
                 self._check_table(connection, self._tables_in_turn[0], until_s - uptime_s())
             self._tables_in_turn.append(
                 self._tables_in_turn.pop(0)
-            )  # also one that takes longer: the others have their turn
+            )  # even if it was interrupted: otherwise a large table would keep the others from their turn
 
     def end_check(self) -> None:
-        """End a check on another thread at once: a service that is told to stop does not wait for it."""
+        """End a check on another thread at once: a service that must stop does not wait for it."""
         with self._check_lock:
             self._is_check_over = True
             self._interrupt()
@@ -205,6 +205,7 @@ class SqlStore:
                 raise
             return
         finally:
+            # A later interrupt would hit another statement: the connection goes back to the pool.
             with self._check_lock:
                 self._interrupt = lambda: None
             timer.cancel()
@@ -213,7 +214,7 @@ class SqlStore:
             self._note_damage(f"database {self.url.database} is damaged: {' '.join(words.split())}")
 
     def close(self) -> None:
-        """Let go of every connection and of the lock."""
+        """Close every connection and release the lock."""
         if self._sharing is not None:
             self._sharing.close()
         for engine in {self._writer, self._reader} - {None}:
@@ -224,10 +225,10 @@ class SqlStore:
 
 
 def with_driver(url: str) -> sa.URL:
-    """A URL with the driver that is used for it.
+    """Return the URL with the driver to use for it.
 
     Raises:
-        StoreUnavailable: It is none, or of a database that is not supported.
+        StoreUnavailable: It is no URL, or its database is not supported.
     """
     try:
         parsed = sa.make_url(url)
@@ -251,12 +252,12 @@ def sqlite_engine(
     is_writer: bool = False,
     **pool: Any,  # noqa: ANN401 - options of the pool
 ) -> sa.Engine:
-    """One connection for writing; several for reading, which WAL lets run beside it."""
+    """Create an engine with one connection for writing, or several for reading, which WAL lets run beside it."""
     engine = sa.create_engine(url, connect_args={"check_same_thread": False, "timeout": busy_timeout_ms / 1000}, **pool)
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:  # noqa: ANN401 - the driver's own connection
-        connection.isolation_level = None  # the driver must not begin transactions by itself: see `begin`
+        connection.isolation_level = None  # the driver must not begin transactions on its own: see `begin`
         cursor = connection.cursor()
         if is_writer:
             cursor.execute("PRAGMA journal_mode=WAL")
@@ -273,7 +274,7 @@ def sqlite_engine(
 
 
 def postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
-    """Connections to PostgreSQL that neither hang nor hold others up."""
+    """Create connections to PostgreSQL that neither hang nor block others."""
     options = f"-c lock_timeout={busy_timeout_ms}"
     defaults = {
         "connect_timeout": _CONNECT_TIMEOUT_S,
@@ -290,7 +291,7 @@ def postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
 
 @contextmanager
 def wrapped(name: str) -> Iterator[None]:
-    """Turn what a driver raises into our errors, in one line."""
+    """Turn errors of a driver into ours, in one line."""
     try:
         yield
     except sa.exc.DBAPIError as error:

@@ -1,4 +1,4 @@
-"""The tables. A column bears the name of the model's field that it keeps, so a row is a value and a value a row.
+"""The tables. A column has the name of the model's field that it stores, so a row is a value and a value a row.
 
 Moments are whole microseconds since 1970 UTC and spans are microseconds, both as big integers: exact, sortable and the
 same on every database.
@@ -88,7 +88,7 @@ class Span(sa.types.TypeDecorator[timedelta]):
 
 
 class Word(sa.types.TypeDecorator[Any]):
-    """A member of an enum, kept as its word."""
+    """A member of an enum, stored as its word."""
 
     impl = sa.String
     cache_ok = True
@@ -105,7 +105,7 @@ class Word(sa.types.TypeDecorator[Any]):
 
 
 class Names(sa.types.TypeDecorator[Any]):
-    """A tuple of strings, kept as JSON."""
+    """A tuple of strings, stored as JSON."""
 
     impl = sa.JSON
     cache_ok = True
@@ -118,14 +118,14 @@ class Names(sa.types.TypeDecorator[Any]):
 
 
 class AddedNames(Names):
-    """As `Names`, in a column that was added later: rows from before have none."""
+    """A tuple of strings in a column that was added later: older rows have none."""
 
     def process_result_value(self, value: list[str] | None, dialect: object) -> tuple[str, ...]:  # noqa: ARG002
         return tuple(value or ())
 
 
 class Pairs(sa.types.TypeDecorator[Any]):
-    """A tuple of pairs of strings, kept as JSON."""
+    """A tuple of pairs of strings, stored as JSON."""
 
     impl = sa.JSON
     cache_ok = True
@@ -138,7 +138,7 @@ class Pairs(sa.types.TypeDecorator[Any]):
 
 
 class Claims(sa.types.TypeDecorator[Any]):
-    """The claims of a maintenance, kept as JSON; the table `claim` is their index."""
+    """The claims of a maintenance, stored as JSON; the table `claim` is their index."""
 
     impl = sa.JSON
     cache_ok = True
@@ -153,7 +153,7 @@ class Claims(sa.types.TypeDecorator[Any]):
 
 
 class Profile(sa.types.TypeDecorator[Any]):
-    """A notification profile, kept as JSON: whether it is enabled, and its time-out in seconds."""
+    """A notification profile, stored as JSON: the `enable` flag, and the time-out in seconds."""
 
     impl = sa.JSON
     cache_ok = True
@@ -168,7 +168,7 @@ class Profile(sa.types.TypeDecorator[Any]):
 
 
 class PolicyType(sa.types.TypeDecorator[Any]):
-    """A policy, kept as the inventory says it; NULL where none is declared."""
+    """A policy, stored in the form of the inventory; NULL if none is declared."""
 
     impl = sa.JSON(none_as_null=True)
     cache_ok = True
@@ -200,7 +200,7 @@ def _required(name: str, kind: Any, **options: Any) -> sa.Column[Any]:  # noqa: 
 
 
 def _where(name: str, column: str, *, is_true: str) -> sa.Index:
-    """An index of the rows of which something is true. SQLite takes it only for a query in the very same words."""
+    """Return an index of the rows with a true column. SQLite uses it only for a query in exactly the same words."""
     return sa.Index(name, column, sqlite_where=sa.text(f"{is_true} = 1"), postgresql_where=sa.text(is_true))
 
 
@@ -374,10 +374,10 @@ ledger = sa.Table(
 )
 
 ENTRY_COLUMNS = [column for column in ledger.columns if column.name not in {"chain", "hash"}]
-"""Those of an `Entry`."""
+"""Columns of an `Entry`."""
 
 IS_AUDIT = ledger.c.chain == sa.literal_column("'audit'")
-"""In the words of the partial index, without which SQLite does not take it."""
+"""Condition in the words of the partial index; with other words SQLite does not use it."""
 
 ledger_forgotten = sa.Table(
     "ledger_forgotten",

@@ -1,4 +1,4 @@
-"""Checking the ledger's hash chains from outside of a service."""
+"""Verification of the ledger's hash chains from outside of a service."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def verify_database(
     """Follow both hash chains of a database in one view of it. It may be served meanwhile; nothing is changed.
 
     Args:
-        url: Of the database.
+        url: URL of the database.
         noted: Heads that were noted earlier.
-        tell: Called with the number of the last entry after each piece.
+        tell: Callback, called with the number of the last entry after each piece but the last.
 
     Raises:
         ConfigError: The URL cannot be used, or there is no such file.

@@ -1,4 +1,4 @@
-"""The writing half of the SQL store: loading the working set of a decision, and saving what it changed."""
+"""The writing half of the SQL store: loading the working set of a decision, and saving its changes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _COUNTER = "sequence"
 _PROBE = "probe"
 _PROBE_SIZE_BYTES = 64 << 10
 _SURPLUS_MAX = 100
-"""Rows that are forgotten in one step, where a limit was lowered."""
+"""Maximum number of rows that are forgotten in one step after a limit was lowered."""
 
 _CLAIMS_WHOLE = "claims_whole_until"
-"""Up to which end of a maintenance none lacks its claims."""
+"""Key in `meta` of the moment up to which no ended maintenance lacks its claims."""
 
 _MUTABLE = {
     "maintenance": (
@@ -62,7 +62,7 @@ _MUTABLE = {
     ),
     "event": ("is_listed", "approved_at", "approved_by"),
 }
-"""Columns that change after a row was made; all others stand from the first."""
+"""Columns that change after a row was made; all others never change."""
 
 
 class SqlTransaction(SqlReader, SqlNotifyingTransaction):
@@ -75,7 +75,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
 
     @property
     def has_written(self) -> bool:
-        """Whether something was numbered, and so others have something to hear of."""
+        """True if anything was numbered, so that the other replicas must be notified."""
         return self._counter is not None
 
     # The counter
@@ -86,19 +86,20 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         return counter
 
     def _read_counter(self) -> int:
-        """Read it once in a transaction, and with it what the hash chains end with."""
+        """Read the counter once per transaction, together with the heads of the hash chains."""
         if self._counter is None:
             c = t.meta.c
             query = sa.select(c.key, c.value).where((c.key == _COUNTER) | (c.key == HEADS)).with_for_update()
             found = {row.key: row.value for row in self._connection.execute(query)}
             self._counter = int(found.get(_COUNTER) or 0)
             self._heads = Heads.parse(found.get(HEADS))
+            # A replica of an older version has written since: it moves the counter, and does not chain its entries.
             if self._heads.counter != self._counter:
                 seal(self._connection, self._heads)
         return self._counter
 
     def flush(self) -> None:
-        """Write the counter and the ends of the hash chains back; the store calls it before the commit."""
+        """Write the counter and the heads of the hash chains back; the store calls it before the commit."""
         if self._counter is not None:
             values = {_COUNTER: str(self._counter), HEADS: self._heads.text(self._counter)}
             self._upsert(t.meta, [{"key": key, "value": value} for key, value in values.items()])
@@ -155,7 +156,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         return state
 
     def _waiting(self, keys: Iterable[str]) -> set[str]:
-        """Ids of the scheduled maintenances that hold a VM of those audiences."""
+        """Return the ids of the scheduled maintenances that hold a VM of those audiences."""
         vms, scopes = names_of(keys)
         holders = self._holders(vms, scopes)
         found: set[str] = set()
@@ -174,7 +175,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         self._add_maintenances(state, self._holders([c.vm for c in claims], [c.scope for c in claims if c.scope]))
 
     def _holders(self, vms: Sequence[str], scopes: Sequence[str]) -> set[str]:
-        """Ids of the active maintenances that hold one of those VMs or scopes."""
+        """Return the ids of the active maintenances that hold one of those VMs or scopes."""
         ids: set[str] = set()
         for column, names in ((t.claim.c.vm, vms), (t.claim.c.scope, scopes)):
             for piece in in_pieces(sorted(set(names))):
@@ -203,7 +204,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         state.scopes.update(self.scopes(names - set(state.scopes)))
 
     def _with_policy(self, names: Iterable[str]) -> list[VirtualMachine]:
-        """Of those VMs the ones that have a policy, or a scope that may have one: hardly any, and so quickly read."""
+        """Return those of the VMs that have a policy, or a scope that may have one: few, and so quickly read."""
         found: list[VirtualMachine] = []
         for piece in in_pieces(names):
             is_meant = sa.or_(t.vm.c.policy.is_not(None), t.vm.c.scope.is_not(None))
@@ -217,7 +218,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         return found
 
     def _listed_ids(self, audiences: Iterable[str]) -> set[str]:
-        """Only their ids: most are here already, and making values of rows is what takes the time."""
+        """Return only the ids: most events are loaded already, and turning rows into values takes the time."""
         ids: set[str] = set()
         for piece in in_pieces(audiences):
             query = sa.select(t.event.c.id).where(t.event.c.audience.in_(piece), t.event.c.is_listed)
@@ -242,14 +243,14 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         self.keep_looks(changes.looks)
 
     def _mark(self, audiences: Iterable[str]) -> None:
-        """Number a change. Writers come one after the other, so what has a larger number was committed later."""
+        """Number a change. Writers run one after the other, so a larger number was committed later."""
         keys = list(audiences)
         if keys:
             sequence = self.next_sequence()
             self._upsert(t.feed, [{"audience": key, "sequence": sequence} for key in keys])
 
     def _put(self, table: sa.Table, values: Mapping[str, Any], created: set[str]) -> None:
-        """Insert what is new; of what was there before write only the columns that can change."""
+        """Insert new values; of existing ones write only the columns that can change."""
         new = [to_row(value) for key, value in values.items() if key in created]
         if new:
             self._connection.execute(sa.insert(table), new)
@@ -264,7 +265,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
             self._connection.execute(query.values({name: sa.bindparam(f"new_{name}") for name in columns}), old)
 
     def _index_claims(self, changes: Changes) -> None:
-        """They stay after the end, as the index of what has touched a VM; those that hold it are marked."""
+        """Index claims. They stay after the end, for the history of a VM; those of active maintenances are marked."""
         made = [m for m in changes.maintenances.values() if m.id in changes.created]
         rows = [row for m in made for row in claim_rows(m.id, m.claims, is_active=m.is_active)]
         if rows:
@@ -290,6 +291,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         self._replace(t.host, before.hosts, inventory.hosts)
         self._replace(t.scope, before.scopes, inventory.scopes)
         changed = self._replace(t.vm, before.vms, inventory.vms)
+        # Delete before inserting: an address, which is a key, may have moved from one VM to another.
         for piece in in_pieces(changed):
             self._connection.execute(sa.delete(t.address).where(t.address.c.vm.in_(piece)))
         rows = [{"address": a, "vm": vm.name} for vm in inventory.vms if vm.name in changed for a in vm.addresses]
@@ -308,7 +310,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         before: Iterable[Host | Scope | VirtualMachine],
         after: Iterable[Host | Scope | VirtualMachine],
     ) -> set[str]:
-        """Write the differences alone; hands back the names of what was added, changed or removed."""
+        """Write only the differences; return the names that were added, changed or removed."""
         after = list(after)
         old, new = {one.name: one for one in before}, {one.name: one for one in after}
         if len(new) < len(after):
@@ -332,7 +334,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
             self._upsert(t.meta, [{"key": CLOCK_JUMP, "value": encode_jump(jump)}])
 
     def probe(self) -> None:
-        # New pages are needed for it, and they are written when this is committed, empty as they are again then.
+        # This needs new pages, and they are written on commit, empty again by then.
         self._upsert(t.meta, [{"key": _PROBE, "value": "x" * _PROBE_SIZE_BYTES}])
         self._connection.execute(sa.delete(t.meta).where(t.meta.c.key == _PROBE))
 
@@ -414,13 +416,13 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
 
 
 def _lone_vms(state: State) -> set[str]:
-    """VMs without a scope that a scheduled maintenance in focus holds: their policy is their own."""
+    """Return the VMs without a scope that a scheduled maintenance in focus holds: each has its own policy."""
     scheduled = (m for i in state.focus if (m := state.maintenances[i]).state is MaintenanceState.SCHEDULED)
     return {claim.vm for m in scheduled for claim in m.claims if claim.scope is None} - state.vms.keys()
 
 
 def _vms_needed(state: State, waiting: Collection[str] = ()) -> set[str]:
-    """VMs of what may still be announced, and of what takes them away when it ends."""
+    """Return the VMs of maintenances that may still be announced, or that remove VMs when they end."""
     needed = {name for i in waiting for name in state.maintenances[i].vms}
     for i in state.focus:
         maintenance = state.maintenances[i]

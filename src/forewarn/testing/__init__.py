@@ -1,6 +1,6 @@
-"""Try a handler of scheduled events in a test: a real endpoint in this process, on virtual time.
+"""Test a handler of scheduled events against a real endpoint in this process, on virtual time.
 
-With pytest, ask for the fixture `scheduled_events`; with unittest or anything else, use `ScheduledEvents` as a context
+With pytest, request the fixture `scheduled_events`; with unittest or anything else, use `ScheduledEvents` as a context
 manager. Needs ``pip install forewarn[testing]``.
 """
 
@@ -46,8 +46,8 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module holds
-    """What needs the server's libraries is imported when it is asked for: recording and checking do without."""
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    """Import the names that need the server's libraries on first use: recording and checking work without them."""
     if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)

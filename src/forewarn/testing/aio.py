@@ -1,4 +1,4 @@
-"""The same for tests on an event loop of their own: `AsyncScheduledEvents`."""
+"""The test service for event loops: `AsyncScheduledEvents`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 def _awaited(
     method: Callable[Concatenate[ScheduledEvents, P], T],
 ) -> Callable[Concatenate[AsyncScheduledEvents, P], Awaitable[T]]:
-    """The method, carried out while the event loop of the test goes on."""
+    """Return the method as a coroutine function that runs it in a thread, so the test's event loop continues."""
 
     async def call(self: AsyncScheduledEvents, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await anyio.to_thread.run_sync(functools.partial(method, self.events, *args, **kwargs))
@@ -34,7 +34,7 @@ def _awaited(
 
 
 class AsyncScheduledEvents:
-    """`ScheduledEvents` for asyncio and trio: what happens is awaited, and clients on this loop go on meanwhile.
+    """`ScheduledEvents` for asyncio and trio: operations are awaited, and clients on this loop continue meanwhile.
 
     ::
 
@@ -44,11 +44,11 @@ class AsyncScheduledEvents:
             await events.advance("15m")
 
     Args:
-        arguments: As `ScheduledEvents` takes them.
-        options: As `ScheduledEvents` takes them.
+        arguments: Positional arguments of `ScheduledEvents`.
+        options: Keyword arguments of `ScheduledEvents`.
 
     Attributes:
-        events: The same without asyncio.
+        events: The synchronous service behind this one.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - as `ScheduledEvents`
@@ -99,30 +99,30 @@ class AsyncScheduledEvents:
 
     @property
     def now(self) -> datetime:
-        """The service's time."""
+        """Current time of the service."""
         return self.events.now
 
     @property
     def document(self) -> Document:
-        """What the first VM is shown now."""
+        """Current document of the first VM."""
         return self.events.document
 
     @property
     def documents(self) -> list[Document]:
-        """Everything that the first VM was shown so far, oldest first."""
+        """Every document shown to the first VM so far, oldest first."""
         return self.events.documents
 
     @property
     def requests(self) -> list[Exchange]:
-        """Every request of every VM so far."""
+        """Requests of all VMs so far."""
         return self.events.requests
 
     @property
     def warnings(self) -> list[tuple[Exchange, Advice]]:
-        """Where a client relied on what real endpoints refuse or do not promise."""
+        """Requests in which a client relied on something that real endpoints refuse or do not promise."""
         return self.events.warnings
 
     def assert_no_warnings(self) -> None:
-        """Check that no client relied on that; see `ScheduledEvents.assert_no_warnings`."""
+        """Check that no request raised a warning; see `ScheduledEvents.assert_no_warnings`."""
         __tracebackhide__ = True
         self.events.assert_no_warnings()

@@ -1,8 +1,8 @@
-"""A handler that runs beside a scenario: time waits for it, and what it approves counts when the timeline says so.
+"""A handler that runs beside a scenario: time waits for it, and its approvals count when the timeline says so.
 
-A timeline says when somebody approves. A handler that is quick would otherwise begin what the timeline has yet to
-cancel, or to leave to its NotBefore. So its approvals are taken, and wait: for the step that has its VM approve. To the
-handler it looks like an event that another tenant has yet to approve.
+The timeline decides when an event is approved. A quick handler would otherwise start an operation that the timeline is
+about to cancel, or to leave to its NotBefore. So its approvals are accepted but held, until the step in which its VM
+approves. To the handler this looks like an event that another tenant has not yet approved.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from forewarn.wire.exchange import Exchange
 __all__ = ["Companion", "answered_gets"]
 
 _SILENCE_S = 135.0
-"""Longest time-out that a handler may have where no answer comes: that for a first answer, which may take 120 s."""
+"""Maximum time-out of a handler if no answer comes: that for a first answer, which may take 120 s."""
 
 _LOOK_S = 0.02
 
 _COUNTED_MAX_S = 0.25
-"""Most of one round of looking that counts against the handler's patience; a round takes a tenth of that."""
+"""Maximum part of one polling round that counts against the handler's patience; a round takes a tenth of that."""
 _INCARNATION = re.compile(rb'"_?DocumentIncarnation"\s*:\s*(\d+)')
 _READABLE = frozenset(
     {
@@ -54,7 +54,7 @@ _READABLE = frozenset(
 
 _REBOOTS = frozenset({EventType.REBOOT, EventType.REDEPLOY})
 _FINAL = frozenset({"Preempt", "Terminate"})
-"""After these a VM is gone, and nothing has to be taken up again."""
+"""Event types after which a VM is gone, so it need not return to service."""
 
 _NOT_REPEATED = (
     "its approval was not answered with 200, and it did not send it again: an approval counts as given after a 200 "
@@ -67,7 +67,7 @@ _NO_TIME_OUT = (
 
 
 def answered_gets(exchanges: Iterable[Exchange]) -> list[Exchange]:
-    """The GETs for events that were answered, well or badly, but not refused: those of which the first may be held."""
+    """Return the GETs for events that were answered, faulty or not, but not refused; the first of them may be held."""
     return [
         each
         for each in exchanges
@@ -80,19 +80,19 @@ async def _always() -> bool:
 
 
 class Companion:
-    """A handler that runs, and how long it is waited for.
+    """Runs a handler beside a scenario, and waits for its reactions.
 
     Args:
-        lab: Where it finds its endpoint; running.
-        vm: Whose handler it is.
-        patience_s: How many real seconds it has to react to each change, before time goes on.
+        lab: Running service with the endpoint of the handler.
+        vm: Name of the handler's VM.
+        patience_s: Real seconds that the handler has to react to each change before time advances.
         handler: The process.
-        findings: Where to write what it does wrong.
-        preparation: Asks whether its VM is prepared.
-        is_recovered: Whether its VM is as it was before any event; asked when no event hits it any more.
+        findings: Findings to add to.
+        preparation: Checks whether its VM is prepared.
+        is_recovered: Returns True if its VM is as it was before any event; called when no event affects it any more.
     """
 
-    def __init__(  # noqa: PLR0913 - what a trial gives it
+    def __init__(  # noqa: PLR0913 - the parts of a trial
         self,
         lab: Lab,
         vm: str,
@@ -118,27 +118,27 @@ class Companion:
         self._lost_approval = False
         self._noted = 0
         self._arrivals = 0
-        """GETs for events that have come, answered or not."""
+        """GETs for events that have arrived, answered or not."""
         self._answers = 0
         """GETs for events that were answered, refused, or given up by the handler."""
         self._has_first_answer = False
         self._seen: tuple[int | None, int] = (None, 0)
-        """The incarnation that it was shown last, and how many GETs had come when it was shown first."""
+        """Incarnation shown to it last, and the number of GETs that had arrived when it was first shown."""
         self._struck: tuple[str, int] = ("", 0)
-        """The fault that struck last, and how many GETs had come by then."""
+        """Fault that last affected it, and the number of GETs that had arrived by then."""
         lab.backend.app.approve = self._take
         lab.backend.app.before_answer = self._before_answer
         lab.backend.journal.listeners.append(self._note_answers)
 
     def is_running(self) -> bool:
-        """Whether the handler has not ended by itself."""
+        """Return True until the handler ends, other than by a reboot of its VM."""
         return self._handler.is_running
 
     # Reboots
 
     @asynccontextmanager
     async def rebooting(self) -> AsyncIterator[None]:
-        """Until the block ends, a Reboot or Redeploy that hits the VM kills the handler, and starts it again."""
+        """Kill and restart the handler at each Reboot or Redeploy that affects its VM, until the block ends."""
 
         def note(changes: Changes) -> None:
             impacted = [entry.maintenance_id for entry in changes.entries if entry.kind is EntryKind.IMPACTED]
@@ -159,7 +159,7 @@ class Companion:
             if maintenance_id is not None and not self._is_off and await self._is_rebooted(maintenance_id):
                 self._is_off = True
                 await self._handler.power_off()
-        # Some VMs are back while their event is Started, and some when it is gone: each second one.
+        # Some VMs are back while their event is Started, others only when it is gone: alternate between the two.
         is_slow = self._handler.reboots % 2 == 0
         if self._is_off and not (is_slow and any(event.is_started for event in self._hits().values())):
             await self._handler.power_on()
@@ -174,14 +174,14 @@ class Companion:
         return maintenance.impact in _REBOOTS and is_hit and self.is_running()
 
     async def _end_reboot(self) -> None:
-        """Wait for what a reboot does now, if there is one."""
+        """Wait until the current reboot has been carried out, if there is one."""
         if self._reboot is not None:
             await asyncio.shield(self._reboot)
 
     # Requests
 
     async def _before_answer(self, vm: str, method: str) -> None:
-        """Whatever it made of the answer before this request, it has done by now."""
+        """Check the preparation: a new request shows that the handler has acted on the previous answer."""
         if vm == self.vm and method == "GET":
             await self._preparation.check()
             self._arrivals += 1
@@ -202,7 +202,7 @@ class Companion:
     # Approvals
 
     async def _take(self, event_ids: Sequence[str], approver: Approver) -> Approval:
-        """In the place of the engine: what this VM approves is taken, and waits."""
+        """Accept approvals in place of the engine; those of this VM are held."""
         if approver.vm != self.vm:
             return await self._lab.backend.engine.approve(event_ids, approver)
         shown = {event.id: event for document in self._lab.documents(self.vm) for event in document.events}
@@ -223,16 +223,16 @@ class Companion:
                 )
 
     def has_approved(self, event_id: str) -> bool:
-        """Whether it has approved, whether or not that counts yet."""
+        """Return True if it has approved, even if the approval does not count yet."""
         return event_id in self._held
 
     async def give_approvals(self, event_ids: set[str]) -> None:
-        """What it has approved of these counts from now on."""
+        """Make its held approvals of these events count."""
         for event_id in event_ids & self._held.keys():
             await self._lab.backend.engine.approve([event_id], self._held[event_id])
 
     async def let_approve(self, event_id: str) -> bool:
-        """Wait until it has approved; hands back whether it did. Its approval counts from now on."""
+        """Wait until it has approved, and make its approval count; return False if it did not approve in time."""
 
         async def has_approved() -> bool:
             return event_id in self._held
@@ -248,10 +248,10 @@ class Companion:
     # Reactions
 
     async def let_react(self, is_so: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Give it real time to see what has changed for its VM, to prepare and approve, and to recover.
+        """Give it real time to see the changes for its VM, to prepare and approve, and to recover.
 
         Args:
-            is_so: What the timeline waits for; it need not react any more once that is so.
+            is_so: Condition that the timeline waits for; once it holds, the handler need not approve any more.
         """
         await self._end_reboot()
         if self._is_off:
@@ -277,7 +277,7 @@ class Companion:
         self._was_hit = hits
 
     async def _note_late(self, hits: dict[str, Event]) -> None:
-        """It had all the time that it may have."""
+        """Record a finding for a handler that has used up its time."""
         if self._has_seen():
             await self._preparation.note_reaction(is_late=True)
         elif hits.keys() - self._was_hit.keys() and not self._is_struck():
@@ -300,24 +300,24 @@ class Companion:
         return self._seen[0] == self._channel.incarnation
 
     def _is_struck(self) -> bool:
-        """Whether a fault has struck its last request."""
+        """Return True if a fault affected its last request."""
         return bool(self._struck[0]) and self._struck[1] == self._arrivals
 
     def _has_gone_on(self) -> bool:
-        """Whether it has asked again after it had seen the document: then it has done what it makes of it."""
+        """Return True if it has sent another GET since it saw the document: then it has acted on it."""
         return not self._preparation.is_active or self._arrivals > self._seen[1]
 
     async def let_meet(self, fault: FaultStep, asked: int) -> bool:
-        """Wait until the fault has struck it, and it has asked again; hands back whether it did.
+        """Wait until the fault has affected it and it has sent another request; return False if that took too long.
 
         Args:
-            fault: Has just been injected.
-            asked: Number of the last request before that.
+            fault: The fault, injected just before.
+            asked: Number of the last request before the fault.
         """
         is_of_requests = FAULTS[fault.kind].place not in {Place.ONCE, Place.NOTICE}
         is_mine = fault.vms is None or self.vm in fault.vms
         if not is_of_requests or not is_mine or fault.count is None or fault.method == "POST":
-            return True  # it may never meet it
+            return True  # it may never encounter this fault
 
         async def has_gone_on() -> bool:
             return self._noted > asked and self._struck[0] == fault.kind and self._arrivals > self._struck[1]
@@ -331,9 +331,9 @@ class Companion:
         return has_gone_on_in_time
 
     async def let_ask(self) -> bool:
-        """Wait until it has asked for events at all, and been answered; hands back whether it was.
+        """Wait until a request for events by the handler has been answered; return False if none was.
 
-        Where the first answer is held, time does not go on meanwhile, for that would end what is held (R67).
+        If the first answer is held, time does not advance meanwhile, for that would release the answer (R67).
         """
         delay_s = self._lab.backend.settings.first_answer_delay.total_seconds()
 
@@ -350,7 +350,7 @@ class Companion:
         return answered_gets(self._lab.requests(self.vm))
 
     def stay_awake(self) -> timedelta:
-        """It asks again and again, also while hours pass in a moment; hands back for how long this is said (R67)."""
+        """Count its VM as polling, also while virtual hours pass at once; return the time until the next call (R67)."""
         channel = self._channel
         if self.is_running() and channel.is_enabled:
             channel.asked_at = self._lab.clock.now()
@@ -362,14 +362,14 @@ class Companion:
 
     @property
     def last_request(self) -> int:
-        """The number of its VM's last request; 0: there was none."""
+        """Number of its VM's last request; 0 if there was none."""
         return max((each.number for each in self._lab.requests(self.vm)), default=0)
 
     async def _wait(self, is_so: Callable[[], Awaitable[bool]], more_s: float = 0.0) -> bool:
-        """Wait until it is so, patience is at its end, or the handler is; return whether it is so.
+        """Wait until the condition holds, patience runs out, or the handler ends; return True if the condition holds.
 
-        Patience is in real seconds of a machine that has time for the handler: where this loop itself is late, the
-        handler was kept from running as well, and that is not counted.
+        Patience is measured in real seconds of a machine that has time for the handler: if this loop is delayed, so was
+        the handler, and the delay is not counted.
         """
         loop = asyncio.get_running_loop()
         left_s = self.patience_s + more_s
@@ -384,7 +384,7 @@ class Companion:
 
 
 def _incarnation_of(exchange: Exchange) -> int | None:
-    """The incarnation that a client reads in an answer; None: it was shown no document that is current and whole."""
+    """Return the incarnation that a client reads in an answer; None without a current and complete document."""
     if exchange.method != "GET" or exchange.fault not in _READABLE:
         return None
     found = _INCARNATION.search(exchange.answer)

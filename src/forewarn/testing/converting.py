@@ -1,7 +1,7 @@
-"""From a transcript to a scenario: what was seen once can be played again, by the service, on virtual time.
+"""Conversion of a transcript into a scenario, which the service can then play on virtual time.
 
-The service decides what happens by its own rules, and an endpoint elsewhere may have had others. So its state is
-followed while the timeline is written: what it would not do is left out, and said in a comment at the top of the file.
+The service follows its own rules, and the recorded endpoint may have had others. So the converter tracks the service's
+state while it writes the timeline: anything the service would not do is left out, with a comment at the top.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ _GUID = re.compile(r"[0-9A-F]{8}(-[0-9A-F]{4}){3}-[0-9A-F]{12}")
 _ENDS_VM = frozenset({EventType.PREEMPT, EventType.TERMINATE})
 _SCOPE = "recorded"
 _SUDDEN = "hardware-failure"
-"""What strikes without notice (R73)."""
+"""Cause of a Reboot without notice (R73)."""
 
 _OTHER_STATUS = "503"
 _FAILURES = {Failure.NO_CONNECTION: "refused", Failure.BROKEN: "reset", Failure.TIME_OUT: "time-out"}
 
 
 def to_scenario(transcript: Transcript) -> str:
-    """A scenario in which a handler's VM sees what the transcript shows.
+    """Return a scenario in which a handler's VM sees what the transcript shows.
 
     Returns:
-        YAML, as `parse_scenario` reads it. Whatever could not be taken over is named in comments at its top.
+        YAML, as `parse_scenario` reads it. Everything left out is named in comments at its top.
     """
     return _Conversion(transcript).run()
 
 
 @dataclass(slots=True)
 class _Operation:
-    """An event, and where the service stands with its operation.
+    """An event, with the state of its operation in the service.
 
     Attributes:
-        name: In the scenario.
-        starts_s: When the service starts it unless something else happens first.
+        name: Name in the scenario.
+        starts_s: Time at which the service starts it unless something else happens first.
     """
 
     name: str
@@ -83,16 +83,16 @@ class _Operation:
 
 
 class _Full(Exception):
-    """There is no room for a further step; the message says from when on."""
+    """There is no room for a further step; the message gives the time from which steps are missing."""
 
 
 class _Omitted(Exception):
-    """This event cannot be part of the scenario; the message says why."""
+    """This event cannot be part of the scenario; the message gives the reason."""
 
 
 @dataclass(slots=True)
 class _Conversion:
-    """One transcript, on its way."""
+    """The conversion of one transcript."""
 
     transcript: Transcript
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -108,7 +108,7 @@ class _Conversion:
     at_s: float | None = None
 
     def run(self) -> str:
-        """Take every answer over."""
+        """Convert every answer; return the scenario."""
         entries = self.transcript.entries
         documents = [entry.document(self.transcript.api_version) for entry in entries]
         self._name_vms(document for document in documents if document is not None)
@@ -143,16 +143,16 @@ class _Conversion:
             self.vms[""] = "vm-1"
 
     def _free_name(self, name: str) -> str:
-        """The name, or one like it that an inventory may have."""
+        """Return the name, or a similar one that is valid in an inventory."""
         plain = re.sub(r"[^A-Za-z0-9_.\-]", "-", name)[: _NAME_LENGTH_MAX - 4]
         plain = plain if plain[:1].isascii() and plain[:1].isalnum() else f"vm{plain}"
         taken = set(self.vms.values())
         return next(each for each in (plain, *(f"{plain}-{n}" for n in range(2, 1000))) if each not in taken)
 
-    # What was seen
+    # Answers
 
     def _fail(self, entry: Entry, end_s: float) -> None:
-        """An answer that says nothing about events becomes a fault, for as long as it stood."""
+        """Convert an answer without a document into a fault that lasts until the next answer."""
         lasts_s = max(end_s - entry.at_s, 0.001)
         if entry.failure is not None:
             kind = _FAILURES[entry.failure]
@@ -165,17 +165,17 @@ class _Conversion:
         self._step(entry.at_s, fault={"kind": kind, "for": _span(lasts_s)})
 
     def _show(self, entry: Entry, document: Document) -> None:
-        """A document: what is new is announced, what has started is started, what is gone is ended."""
+        """Convert a document: announce new events, start those that have started, and end those that are gone."""
         at_s = max(entry.seen_s, self.at_s or 0.0)
         self._let_pass(at_s)
         shown = {event.key: event for event in document.events}
-        # A VM that goes takes its other events with it: these are ended first, as long as they can be.
+        # A VM that goes takes its other events with it, so end these first, while that is possible.
         ended = [event_id for event_id in self.running if event_id not in shown]
         ended.sort(key=lambda event_id: self.running[event_id].type in _ENDS_VM)
         expectations: list[dict[str, Any]] = [
             {"event": self._end(event_id, at_s).name, "status": "gone"}
             for event_id in ended
-            if event_id in self.running  # the end of the one before may have taken its VM away
+            if event_id in self.running  # the end of the previous event may have removed its VM
         ]
         self.left_out &= shown.keys()
         for event in document.events:
@@ -202,7 +202,7 @@ class _Conversion:
             self._step(at_s, expect=expected)
 
     def _let_pass(self, at_s: float) -> None:
-        """What the service does by itself until then."""
+        """Follow the service's own actions up to that time."""
         due = {op.starts_s for op in self.running.values() if not op.is_started and op.starts_s <= at_s}
         for moment in sorted(due):
             starting = [op for op in self.running.values() if not op.is_started and op.starts_s == moment]
@@ -213,10 +213,10 @@ class _Conversion:
             self._count(is_changed=is_changed)
 
     def _announce(self, event: Event, entry: Entry, at_s: float) -> _Operation:
-        """A step that announces it.
+        """Add a step that announces the event.
 
         Raises:
-            _Omitted: The service would not announce that.
+            _Omitted: The service would not announce it.
         """
         operation = self._operation(event, at_s)
         notice = self._notice(operation, event, entry)
@@ -228,10 +228,11 @@ class _Conversion:
             said["duration"] = max(event.duration_s, -1)
         if notice is not None:
             said["notice"] = _span(notice.total_seconds())
-        # A recorded text names no parameters.
+        # "${" in a recorded text is not a parameter.
         said["description"] = event.description[:_DESCRIPTION_LENGTH_MAX].replace("${", "$${")
         self._step(at_s, schedule=said)
         least = MINIMUM_NOTICE[operation.type] if notice is None else notice
+        # The service rounds NotBefore up to a whole second.
         operation.starts_s = math.ceil(round(at_s + least.total_seconds(), 6))
         operation.is_started = operation.is_shown_started = event.is_started
         self.event_ids.append(self._event_id(event.key))
@@ -240,10 +241,10 @@ class _Conversion:
         return operation
 
     def _operation(self, event: Event, at_s: float) -> _Operation:
-        """What the service would make of it.
+        """Return the operation that the service would make of the event.
 
         Raises:
-            _Omitted: Nothing, and why.
+            _Omitted: It would make none; with the reason.
         """
         if event.type not in {each.value for each in EventType}:
             msg = f"its type {event.type!r} is not known"
@@ -281,10 +282,10 @@ class _Conversion:
                 raise _Omitted(msg)
 
     def _notice(self, operation: _Operation, event: Event, entry: Entry) -> timedelta | None:
-        """From the moment when it was seen to NotBefore; None: what is usual for its cause.
+        """Return the time from its first appearance to NotBefore; None for the default of its cause.
 
         Raises:
-            _Omitted: It could not be so.
+            _Omitted: The service would not allow it.
         """
         if event.is_started and CAUSES[operation.cause].is_immediate:
             return None
@@ -295,7 +296,7 @@ class _Conversion:
             return timedelta(0)
         notice = None if event.not_before is None else event.not_before - self.transcript.moment(entry)
         if notice is None or notice <= timedelta(0):
-            return None  # It is late there; here it waits until it is seen to start.
+            return None  # It was late in the recording; here it waits until it is seen to start.
         most = _TERMINATE_NOTICE_MAX if operation.type is EventType.TERMINATE else _NOTICE_MAX
         if notice > most:
             msg = f"its notice of {format_span(notice)} is more than the {format_span(most)} that it may have"
@@ -303,7 +304,7 @@ class _Conversion:
         return notice
 
     def _start(self, operation: _Operation, at_s: float) -> dict[str, Any]:
-        """A step that starts it, unless it does by itself; what is expected then, if that is new.
+        """Add a step that starts it, unless the service does so; return what to expect then, if that is new.
 
         Raises:
             _Omitted: It would be refused.
@@ -322,7 +323,7 @@ class _Conversion:
         return {"status": "Started"}
 
     def _end(self, event_id: str, at_s: float) -> _Operation:
-        """A step that ends it: completed where it has started, else taken back."""
+        """Add a step that ends it: completed if it has started, else canceled."""
         operation = self.running.pop(event_id)
         verb = "complete" if operation.is_started else "cancel"
         self._step(at_s, **{verb: operation.name})
@@ -334,7 +335,7 @@ class _Conversion:
         return operation
 
     def _drop_others(self, at_s: float) -> None:
-        """Leave out what hits nothing but VMs that have gone: the service ends it with them."""
+        """Leave out events that only affect VMs that are gone: the service ends them together."""
         for event_id, operation in list(self.running.items()):
             if self.gone_vms.issuperset(operation.vms):
                 reason = f"{operation.vms[0]} was taken away by then"
@@ -343,7 +344,7 @@ class _Conversion:
                 del self.running[event_id]
 
     def _leave_out(self, event: Event, reason: str, at_s: float) -> None:
-        """The event is no part of the scenario from here on."""
+        """Leave the event out of the scenario from here on."""
         self._omit(f"the {event.type or 'event'} {event.id} from {at_s:g} s on: {reason}")
         self.left_out.add(event.key)
         if event.key in self.running:
@@ -353,10 +354,10 @@ class _Conversion:
         others = (op for op in self.running.values() if op is not operation and op.is_started)
         return any(not set(op.vms).isdisjoint(operation.vms) for op in others)
 
-    # What is written
+    # Output
 
     def _event_id(self, event_id: str) -> str:
-        """The id, or where it cannot be one of the service's, or was used before, one that is made from it."""
+        """Return the id; if the service could not use it, or it was used before, one derived from it."""
         while event_id in self.seen or not _GUID.fullmatch(event_id):
             event_id = str(uuid.uuid5(uuid.NAMESPACE_URL, event_id)).upper()
         self.seen.add(event_id)
@@ -369,7 +370,7 @@ class _Conversion:
     def _omit(self, words: str) -> None:
         self.omissions[words] = None
 
-    def _step(self, at_s: float, **action: Any) -> None:  # noqa: ANN401 - what a step does
+    def _step(self, at_s: float, **action: Any) -> None:  # noqa: ANN401 - arguments of any action
         if len(self.steps) >= _STEPS_MAX:
             msg = f"what came from {at_s:g} s on: a scenario has at most {_STEPS_MAX} steps"
             raise _Full(msg)
@@ -402,7 +403,7 @@ class _Conversion:
         return "\n".join(lines) + "\n"
 
     def _inventory(self) -> dict[str, Any]:
-        """A host for each VM. VMs of which one was told of another share a scope, as they must have."""
+        """Return an inventory with a host for each VM; VMs that see each other's events must share a scope."""
         names = list(self.vms.values())
         is_terminating = self.counts[EventType.TERMINATE.value] > 0
         scope: dict[str, Any] = {"name": _SCOPE, "kind": "scale-set" if is_terminating else "availability-set"}
@@ -418,7 +419,7 @@ class _Conversion:
 
 
 def _initial_incarnation(first: Document | None) -> int | None:
-    """What the service begins with, so that its documents count as the recorded ones; None: not known."""
+    """Return the initial incarnation that makes the service count like the recording; None if unknown."""
     if first is None or first.incarnation is None:
         return None
     initial = first.incarnation - len(first.events)
@@ -431,7 +432,7 @@ def _expectation(operation: _Operation, event: Event, *, is_new: bool) -> dict[s
 
 
 def _kind_of_body(body: bytes) -> str:
-    """The fault that makes a 200 say nothing in the same way."""
+    """Return the fault whose 200 is unreadable in the same way."""
     if not body.strip():
         return "empty"
     try:
@@ -450,10 +451,10 @@ def _one_line(text: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML as scenarios have it: no anchors, and each text on one line."""
+    """YAML in the style of scenarios: no anchors, and each text on one line."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the signature is PyYAML's
-        """Whether it is written out each time it comes."""
+        """Return True: a repeated value is written out each time."""
         return True
 
 
@@ -464,6 +465,6 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def _yaml(value: Any, *, is_flow: bool) -> str:  # noqa: ANN401 - whatever YAML holds
+def _yaml(value: Any, *, is_flow: bool) -> str:  # noqa: ANN401 - any YAML value
     dumped: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=math.inf, default_flow_style=is_flow)
     return dumped.strip()

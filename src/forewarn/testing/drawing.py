@@ -1,4 +1,4 @@
-"""A scenario, drawn: a line for each step, with when it happens."""
+"""A scenario as a timeline: a line for each step, with its time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH = 24
 
 
 def draw(scenario: Scenario) -> Iterator[str]:
-    """The timeline, from top to bottom."""
+    """Yield the lines of the timeline, from top to bottom."""
     for step in scenario.steps:
         mark = "?" if step.expect is not None else "!" if step.fault is not None else "●"
         only = "" if step.only is None else f" (only: {step.only})"

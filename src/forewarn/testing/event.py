@@ -1,4 +1,4 @@
-"""An event as a test holds it: what was announced, and what has become of it."""
+"""An event as a test holds it: the announcement and its current state."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ __all__ = ["ScheduledEvent"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScheduledEvent:
-    """What became of one operation for one audience.
+    """One operation as announced to one audience, with its current state.
 
     Attributes:
-        id: EventId, in upper case; empty where nothing was announced, because no VM of the scope had asked yet (R67).
-            Once one asks, the document shows its event (R70b), and this object tells of it, though its id stays empty.
+        id: EventId, in upper case; empty if nothing was announced because no VM of the scope had sent a request (R67).
+            Once one does, the document shows its event (R70b) and this object reports it, but its id stays empty.
         type: EventType.
-        resources: Names of the VMs that it hits.
-        not_before: When it starts unless it is approved before, whether or not a VM was told; None where it started at
-            once.
-        maintenance_id: The operation behind it.
+        resources: Names of the affected VMs.
+        not_before: Time at which it starts unless approved earlier, announced or not; None if it started at once.
+        maintenance_id: Id of the operation.
     """
 
     id: str
@@ -39,7 +38,7 @@ class ScheduledEvent:
 
     @classmethod
     def of(cls, announced: Announced, look: Callable[[str], Announced]) -> list[Self]:
-        """What an operation announced, an item for each audience; one without an id where it announced nothing."""
+        """Return an item for each audience of an operation; one without an id if it announced nothing."""
         maintenance, events = announced
         not_before = maintenance.not_before if maintenance.state is MaintenanceState.SCHEDULED else None
         told = [(event.id, event.resources) for event in events] or [("", maintenance.vms)]
@@ -47,21 +46,21 @@ class ScheduledEvent:
 
     @property
     def status(self) -> str:
-        """Where it stands: ``Scheduled``, ``Started``, ``Completed``, ``Canceled`` or ``Failed``.
+        """Current status: ``Scheduled``, ``Started``, ``Completed``, ``Canceled`` or ``Failed``.
 
-        Where nothing was announced, that of the operation. ``Withdrawn``: its scope was disabled (R70).
+        If nothing was announced, the status of the operation. ``Withdrawn``: its scope was disabled (R70).
         """
         maintenance, events = self._look(self.maintenance_id)
         event = self._of(events)
         return (EVENT_STATUS[maintenance.state] if event is None else event_status(event, maintenance)).value
 
     def __repr__(self) -> str:
-        """What it is, where it stands now, and its id: for the report of a test that fails."""
+        """Return type, VMs, current status and id, for the report of a failing test."""
         words = [f"{self.type} of {', '.join(self.resources)}", self._described(), self.id or "without an id"]
         return f"<ScheduledEvent {', '.join(words)}>"
 
     def _described(self) -> str:
-        """Its status, and what brought that about or will."""
+        """Return the status with its NotBefore and its approver, as far as they apply."""
         try:
             status, approver = self.status, self.approved_by
         except ForewarnError as error:  # the service may have ended
@@ -72,17 +71,17 @@ class ScheduledEvent:
 
     @property
     def is_approved(self) -> bool:
-        """Whether anybody approved it."""
+        """True if it has been approved."""
         return self._event is not None and self._event.is_approved
 
     @property
     def approved_by(self) -> str | None:
-        """``vm:NAME`` or ``operator:NAME``; None while nobody did."""
+        """``vm:NAME`` or ``operator:NAME``; None if no one has approved it."""
         return None if self._event is None else self._event.approved_by
 
     @property
     def approved_at(self) -> datetime | None:
-        """When, on the service's clock."""
+        """Time of the approval, on the service's clock; None if no one has approved it."""
         return None if self._event is None else self._event.approved_at
 
     @property
@@ -90,7 +89,7 @@ class ScheduledEvent:
         return self._of(self._look(self.maintenance_id)[1])
 
     def _of(self, events: Sequence[Event]) -> Event | None:
-        """Its own; of one that was announced to nobody at first, the one that its VMs were shown later."""
+        """Return its event; without an id, the event that its VMs were shown later."""
         if self.id:
             return next((event for event in events if event.id == self.id), None)
         return next((event for event in events if set(event.resources) & set(self.resources)), None)

@@ -1,4 +1,4 @@
-"""What there is to say about a handler that was tried."""
+"""Findings about a handler under trial."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["Finding", "Findings"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to say about a handler.
+    """An observation about a handler.
 
     Attributes:
-        code: Stable, for programs.
-        text: For people: what it did, and what to do about it.
-        is_wrong: Whether it fails the trial.
-        count: How often it was seen.
+        code: Stable code, for programs.
+        text: Text for people: the behaviour, and its remedy.
+        is_wrong: True if it fails the trial.
+        count: Number of times it was seen.
     """
 
     code: str
@@ -26,13 +26,13 @@ class Finding:
 
 
 class Findings:
-    """Findings as they are made: one for each code, with the words of the first, in the order in which they came."""
+    """Findings of a trial: one for each code, with the text of its first occurrence, in order of appearance."""
 
     def __init__(self) -> None:
         self._by_code: dict[str, Finding] = {}
 
     def add(self, code: str, text: str, *, is_wrong: bool = True) -> None:
-        """Take a finding down, or count it once more."""
+        """Record a finding, or count it once more."""
         known = self._by_code.get(code)
         self._by_code[code] = Finding(code, text, is_wrong) if known is None else replace(known, count=known.count + 1)
 

@@ -1,7 +1,7 @@
-"""The handler under test: a process that is started, watched, and ended with everything that it began.
+"""The handler under test: a process that is started, watched, and ended with all its descendants.
 
-A VM that is rebooted takes its handler with it: `Handler.power_off` kills the process, and `Handler.power_on` starts
-the command again.
+A reboot of a VM ends its handler: `Handler.power_off` kills the process, and `Handler.power_on` starts the command
+again.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _MARK = "FOREWARN_TRIAL"
 
 
 class Process:
-    """One process of the handler, with everything that it began.
+    """One process of the handler, with its descendants.
 
     Attributes:
-        is_alone: Whether it has a network of its own, with the endpoint at 169.254.169.254.
-        output: The end of what it printed, on both streams.
-        output_bytes: How much it printed in all.
-        status: Its exit status; None while it runs.
-        was_killed: Whether it had to be killed, since it did not end when it was told to.
+        is_alone: True if it has its own network, with the endpoint at 169.254.169.254.
+        output: End of its output, both streams.
+        output_bytes: Total size of its output.
+        status: Exit status; None while it runs.
+        was_killed: True if it had to be killed because it ignored SIGTERM.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, *, is_alone: bool) -> None:
@@ -54,11 +54,11 @@ class Process:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """True until it has ended."""
         return self.status is None
 
     async def stop(self) -> None:
-        """Tell it to end, and kill it if it does not within 5 s."""
+        """Send it SIGTERM, and kill it if it does not end within 5 s."""
         if self.is_running:
             self._signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
@@ -69,13 +69,13 @@ class Process:
             await self.kill()
 
     async def kill(self) -> None:
-        """End it without a word."""
+        """Kill it without SIGTERM first."""
         if self.is_running:
             self._signal(signal.SIGKILL)
             await self._tasks[1]
 
     async def finish(self) -> None:
-        """Read what is left of its output; it and whatever it began have ended."""
+        """Read the rest of its output, once it and its descendants have ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._tasks[0]
@@ -91,36 +91,36 @@ class Process:
                 os.killpg(self._process.pid, number)
 
     async def _read(self) -> None:
-        assert self._process.stdout is not None  # noqa: S101 - it was started with a pipe
+        assert self._process.stdout is not None  # noqa: S101 - started with a pipe
         while piece := await self._process.stdout.read(_READ_BYTES):
             self.output_bytes += len(piece)
             self.output = (self.output + piece)[-_OUTPUT_BYTES_MAX:]
 
     async def _watch(self) -> None:
-        # `wait` of asyncio would go on until everybody who has inherited the pipe has closed it.
+        # asyncio's `wait` returns only after every process that has inherited the pipe has closed it.
         while self._process.returncode is None:  # noqa: ASYNC110 - see above
             await asyncio.sleep(_LOOK_S)
         self.status = self._process.returncode
 
 
 class Handler:
-    """A handler that runs: one process after the other, if its VM is rebooted.
+    """A running handler: one process, or one after another if its VM is rebooted.
 
     Args:
-        lab: Where it finds its endpoint; running.
-        vm: Whose it is.
-        command: With its arguments.
-        is_alone: Give it a network of its own where that is possible.
-        environment: Variables that it finds besides those that everybody has; ``{endpoint}`` stands for the URL of the
-            endpoint, with its port.
-        folder: Where it runs; None: where this process does.
+        lab: Running service with its endpoint.
+        vm: Name of its VM.
+        command: Command with its arguments.
+        is_alone: True to give it its own network where possible.
+        environment: Variables in addition to those that every handler gets; ``{endpoint}`` is replaced by the URL of
+            the endpoint, with its port.
+        folder: Working directory; None for that of this process.
 
     Attributes:
-        left: How many processes it left behind, that had to be killed.
-        reboots: How often it was killed by a reboot of its VM.
+        left: Number of processes that it left behind and that had to be killed.
+        reboots: Number of times that a reboot of its VM killed it.
     """
 
-    def __init__(  # noqa: PLR0913 - what a process is made of
+    def __init__(  # noqa: PLR0913 - the parts of a process
         self,
         lab: Lab,
         vm: str,
@@ -146,32 +146,32 @@ class Handler:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended by itself."""
+        """True until its process ends, other than by a reboot of its VM."""
         return self._is_off or self._process.is_running
 
     @property
     def is_alone(self) -> bool:
-        """Whether it has a network of its own, with the endpoint at 169.254.169.254."""
+        """True if it has its own network, with the endpoint at 169.254.169.254."""
         return self._process.is_alone
 
     @property
     def status(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """Exit status; None while it runs."""
         return self._process.status
 
     @property
     def was_killed(self) -> bool:
-        """Whether it had to be killed, since it did not end when it was told to."""
+        """True if it had to be killed because it ignored SIGTERM."""
         return self._process.was_killed
 
     @property
     def output(self) -> bytes:
-        """The end of what it printed, on both streams, through all reboots."""
+        """End of its output, both streams, across all reboots."""
         return (self._output + self._process.output)[-_OUTPUT_BYTES_MAX:]
 
     @property
     def output_bytes(self) -> int:
-        """How much it printed in all."""
+        """Total size of its output."""
         return self._output_bytes + self._process.output_bytes
 
     async def start(self) -> None:
@@ -180,28 +180,28 @@ class Handler:
         self._process = process or await self._start_beside()
 
     async def power_off(self) -> None:
-        """Kill it with whatever it began, as the reboot of its VM does; `power_on` starts it again."""
+        """Kill it with all its descendants, as a reboot of its VM does; `power_on` starts it again."""
         self.reboots += 1
         self._is_off = True
         await self._process.kill()
-        _kill_marked(self._mark)
+        _kill_marked(self._mark)  # before `finish`: descendants hold the output pipe open
         await self._process.finish()
         self._output, self._output_bytes = self.output, self.output_bytes
         self._process.output, self._process.output_bytes = b"", 0
 
     async def power_on(self) -> None:
-        """Start it again."""
+        """Start it again after `power_off`."""
         await self.start()
         self._is_off = False
 
     async def end(self) -> None:
-        """Tell it to end, kill it if it does not within 5 s, and whatever it began."""
+        """Send it SIGTERM, kill it if it does not end within 5 s, and then its descendants."""
         await self._process.stop()
         self.left = _kill_marked(self._mark)
         await self._process.finish()
 
     async def _start_alone(self) -> Process | None:
-        """In a network of its own; None where that cannot be had."""
+        """Start a process in its own network; return None where that is impossible."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             process = await asyncio.create_subprocess_exec(
@@ -218,11 +218,11 @@ class Handler:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-            theirs.close()
+            theirs.close()  # so that recv_fds returns if the child ends early
             ours.settimeout(_START_S)
             _, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, ours, 64, 1)
         if not descriptors:
-            status = await process.wait()  # it has nobody to whom it could have given the pipe
+            status = await process.wait()  # without descriptors there is no child that could hold the pipe open
             if status == NO_NAMESPACE:
                 return None
             msg = f"the handler's network ended with status {status}"
@@ -233,7 +233,7 @@ class Handler:
         return Process(process, is_alone=True)
 
     async def _start_beside(self) -> Process:
-        """On this machine's network; it has to go to the URL that the environment names."""
+        """Start a process on this machine's network; it has to use the URL in its environment."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -252,15 +252,15 @@ class Handler:
         return Process(process, is_alone=False)
 
     def _variables(self, url: str) -> dict[str, str]:
-        """The environment of a process that finds the endpoint under that URL."""
+        """Return the environment of a process that finds the endpoint at that URL."""
         own = {"FOREWARN_ENDPOINT": url, "FOREWARN_VM": self._vm, _MARK: self._mark, "PYTHONUNBUFFERED": "1"}
-        endpoint = url if urlsplit(url).port else f"{url}:80"  # curl asks a proxy without a port at 1080
+        endpoint = url if urlsplit(url).port else f"{url}:80"  # curl takes port 1080 for a proxy without a port
         said = {name: value.replace("{endpoint}", endpoint) for name, value in self._environment.items()}
         return os.environ | own | said
 
 
 @asynccontextmanager
-async def run_handler(  # noqa: PLR0913 - as of `Handler`
+async def run_handler(  # noqa: PLR0913 - as for `Handler`
     lab: Lab,
     vm: str,
     command: Sequence[str],
@@ -269,15 +269,15 @@ async def run_handler(  # noqa: PLR0913 - as of `Handler`
     environment: Mapping[str, str] = MappingProxyType({}),
     folder: Path | None = None,
 ) -> AsyncIterator[Handler]:
-    """Start the handler of a VM; it and everything that it began has ended when the block has.
+    """Start the handler of a VM; it and all its descendants have ended when the block has.
 
     Args:
-        lab: Where it finds its endpoint.
-        vm: Whose it is.
-        command: With its arguments.
-        is_alone: Give it a network of its own where that is possible.
+        lab: Running service with its endpoint.
+        vm: Name of its VM.
+        command: Command with its arguments.
+        is_alone: True to give it its own network where possible.
         environment: See `Handler`.
-        folder: Where it runs; None: where this process does.
+        folder: Working directory; None for that of this process.
     """
     handler = Handler(lab, vm, command, is_alone=is_alone, environment=environment, folder=folder)
     await handler.start()
@@ -288,7 +288,7 @@ async def run_handler(  # noqa: PLR0913 - as of `Handler`
 
 
 def _kill_marked(mark: str) -> int:
-    """Kill every process that has inherited the mark, wherever it has gone; hands back how many there were."""
+    """Kill every process that has inherited the mark, wherever it has moved; return their number."""
     wanted = f"{_MARK}={mark}".encode()
     count = 0
     for folder in Path("/proc").glob("[0-9]*"):
@@ -297,5 +297,5 @@ def _kill_marked(mark: str) -> int:
                 os.kill(int(folder.name), signal.SIGKILL)
                 count += 1
         except OSError:
-            continue  # it has ended, or is somebody else's
+            continue  # it has ended, or belongs to another user
     return count

@@ -1,10 +1,10 @@
-"""Run a command in a network of its own, where 169.254.169.254 port 80 is a socket of whoever started this.
+"""Run a command in its own network, where 169.254.169.254 port 80 is a socket of the process that started this one.
 
-``python -m forewarn.testing.inside FD COMMAND...`` makes a network namespace that holds nothing but loopback, listens
-there, hands the listening socket out over the Unix socket ``FD``, and runs the command as the only other process of a
-process namespace: when the command ends, or this process, everything that it began ends too.
+``python -m forewarn.testing.inside FD COMMAND...`` creates a network namespace that holds only loopback, listens there,
+passes the listening socket out over the Unix socket ``FD``, and runs the command in its own process namespace: when the
+command or this process ends, all its descendants end too.
 
-Exit status: that of the command; 125 where the namespaces cannot be made, 126 where the command cannot be run.
+Exit status: that of the command; 125 if the namespaces cannot be created, 126 if the command cannot be run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SIGNALLED = 128
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do it; hands back the exit status."""
+    """Run the command in its namespaces; return the exit status."""
     out = socket.socket(fileno=int(arguments[0]))
     libc = ctypes.CDLL(None, use_errno=True)
     _die_with_parent(libc)
@@ -45,9 +45,9 @@ def main(arguments: Sequence[str]) -> int:
         return NO_NAMESPACE
     socket.send_fds(out, [b"listening"], [listening.fileno()])
     listening.close()
-    child = os.fork()
+    child = os.fork()  # unshare puts only children into the new process namespace
     if child == 0:
-        _die_with_parent(libc)
+        _die_with_parent(libc)  # fork has cleared the setting
         out.close()
         os._exit(_be_first(arguments[1:]))
     _hand_on(child)
@@ -59,15 +59,16 @@ def _die_with_parent(libc: ctypes.CDLL) -> None:
 
 
 def _unshare(libc: ctypes.CDLL) -> bool:
-    """Leave the network and the processes of everybody else; as root, or as root of a user namespace."""
+    """Leave the shared network and process namespaces, as root or as root of a user namespace; False if not allowed."""
     if libc.unshare(_CLONE_NEWNET | _CLONE_NEWPID) == 0:
         return True
     user, group = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWPID) != 0:
         return False
     try:
+        # The kernel allows an unprivileged process to write gid_map only after setgroups is denied.
         for name, content in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123 - one write, as the kernel wants it
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123 - the kernel expects one write
                 file.write(content)
     except OSError:
         return False
@@ -85,12 +86,12 @@ def _listen() -> socket.socket:
 
 
 def _request(name: bytes, address: str) -> bytes:
-    """An ``ifreq`` with an IPv4 address."""
+    """Return an ``ifreq`` with an IPv4 address."""
     return struct.pack("16sH2s4s8x", name, socket.AF_INET, b"", socket.inet_aton(address))
 
 
 def _be_first(command: Sequence[str]) -> int:
-    """The first process of the namespace: run the command, reap what it leaves, end with it."""
+    """Act as the first process of the namespace: run the command, reap its orphans, and end with it."""
     worker = os.fork()
     if worker == 0:
         try:
@@ -106,7 +107,7 @@ def _be_first(command: Sequence[str]) -> int:
 
 
 def _hand_on(child: int) -> None:
-    """What this process is told to do, the child is told."""
+    """Forward signals to the child."""
 
     def tell(number: int, _frame: FrameType | None) -> None:
         os.kill(child, number)

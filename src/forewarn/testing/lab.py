@@ -1,7 +1,7 @@
-"""A whole service for one test: in this process, in memory, on virtual time.
+"""A complete service for one test: in this process, in memory, on virtual time.
 
-Everything is the real thing but the clock: the endpoint answers on a real socket, every rule is the service's own.
-Nothing happens by itself; time moves when the test advances it.
+Everything but the clock is real: the endpoint answers on a real socket, and every rule is the service's own.
+Nothing happens unless the test advances the time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from forewarn.wire.imds import encode_document
 __all__ = ["ACTOR", "Announced", "Lab"]
 
 ACTOR = "operator:test"
-"""Who does what a test does, in the ledger."""
+"""Actor in the ledger for all actions of a test."""
 
 Announced: TypeAlias = tuple[Maintenance, list[Event]]
 """A maintenance with its events."""
@@ -46,7 +46,7 @@ _ADDRESS = "127.0.0.1"
 _USUAL: dict[str, Any] = {
     "clock": "virtual",
     "fault_injection": True,
-    # VMs of a test ask when the test says so: that one has not is no news.
+    # VMs of a test send requests only when the test does, so a VM that has not been seen is no alert.
     "unseen_before": None,
     "late_start_after": None,
     "late_end_after": None,
@@ -60,11 +60,11 @@ class Lab:
 
     Args:
         inventory: Hosts, scopes and VMs.
-        clock: The time; None for a virtual one.
-        is_enabled: Whether every VM has asked before, so that events are announced to it from the first moment (R67).
-        new_id: Source of ids; None for the same ones in every run.
-        actuator: Carries maintenances out; None for `simulate`.
-        settings: As for `forewarn serve`; what concerns files and addresses is left out of account.
+        clock: Clock of the service; None for a virtual one.
+        is_enabled: True if every VM has already sent a request, so events are announced to it from the start (R67).
+        new_id: Source of ids; None for the same ids in every run.
+        actuator: Carries out maintenance; None for `simulate`.
+        settings: Settings of `forewarn serve`; those for files and addresses are ignored.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Lab:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Lab]:
-        """The service, answering, until the block ends."""
+        """Start the service, and stop it when the block ends."""
         async with AsyncExitStack() as stack:
             stack.callback(self._store.close)
             engine = self.backend.engine
@@ -110,11 +110,11 @@ class Lab:
 
     @property
     def default_vm(self) -> str:
-        """The VM that is meant where none is named: the first."""
+        """Name of the VM used where none is given: the first."""
         return self.inventory.vms[0].name
 
     async def url(self, vm: str | None = None) -> str:
-        """The base URL under which that VM, and only that VM, reaches the endpoint.
+        """Return the base URL at which that VM, and only that VM, reaches the endpoint.
 
         Raises:
             NotFound: There is no such VM.
@@ -128,20 +128,20 @@ class Lab:
         return self._urls[name]
 
     async def ask(self, vm: str | None = None) -> None:
-        """Let that VM ask, as if by a GET: the first enables the service for its scope (R67)."""
+        """Record a request by that VM, as if by a GET: the first one enables the service for its scope (R67)."""
         key = self.backend.identity.audience(vm or self.default_vm)
         await self.backend.engine.enable(key, key.partition(":")[2] if key.startswith("scope:") else None)
         self.backend.feed.channel(key).asked_at = self.clock.now()
 
     def document(self, vm: str | None = None) -> Document:
-        """What that VM is shown now, in the newest version; without events where it has not asked yet."""
+        """Return the current document of that VM, in the newest version; without events until its first request."""
         channel = self.backend.feed.channel(self.backend.identity.audience(vm or self.default_vm))
         if not channel.replies:
             return Document(incarnation=0)
         return decode_document(channel.replies[-1].body)
 
     def body(self, vm: str, version: str) -> bytes:
-        """The bytes of what that VM is shown now, in one version; empty where it has not asked yet.
+        """Return the current document of that VM as bytes, in one version; empty until its first request.
 
         Raises:
             NotFound: There is no such version.
@@ -154,7 +154,7 @@ class Lab:
         return channel.replies[names.index(version)].body if channel.replies else b""
 
     def documents(self, vm: str | None = None) -> list[Document]:
-        """Everything that VM was shown so far, oldest first; at most the last 10,000."""
+        """Return every document shown to that VM so far, oldest first; at most the last 10,000."""
         feed = self.backend.feed
         shown = self._shown.get(self.backend.identity.audience(vm or self.default_vm), ())
         return [decode_document(encode_document(one, feed.versions[-1], feed.dialect)) for one in shown]
@@ -164,18 +164,18 @@ class Lab:
             if document.audience.enabled_at is not None:
                 self._shown.setdefault(document.audience.key, deque(maxlen=_DOCUMENTS_MAX)).append(document)
 
-    # What operators do
+    # Operations
 
     async def carry_out(self, request: Request) -> list[Announced]:
-        """A request, as an operator makes it; hands back what was announced."""
+        """Carry out an operator's request; return what was announced."""
         made = await self.backend.engine.schedule(request, actor=ACTOR)
         return [await self.look(maintenance.id) for maintenance in made]
 
     async def look(self, maintenance_id: str) -> Announced:
-        """A maintenance with its events, as they are now.
+        """Return a maintenance with its events, as they are now.
 
         Raises:
-            NotFound: There is none of that id.
+            NotFound: There is none with that id.
         """
 
         def read(reader: Reader) -> Announced | None:
@@ -189,11 +189,11 @@ class Lab:
         return found
 
     def is_settled(self, vm: str, event_id: str) -> bool:
-        """Whether an approval by that VM would change nothing any more: it has been given, or the event has started."""
+        """Return True if an approval by that VM has no effect any more: it was given, or the event has started."""
         return event_id in self.backend.feed.channel(self.backend.identity.audience(vm)).settled
 
     async def approve(self, event_ids: Sequence[str]) -> None:
-        """Approve events in the place of their VMs.
+        """Approve events on behalf of their VMs.
 
         Raises:
             NotFound: There is no such event.
@@ -204,30 +204,30 @@ class Lab:
             raise NotFound(msg)
 
     async def advance(self, by: timedelta) -> datetime:
-        """Move the time; everything that falls due on the way happens at its own moment, in order."""
+        """Advance virtual time; everything due on the way happens at its own moment, in order."""
         if by < timedelta(0):
             msg = "time cannot be advanced by a negative span"
             raise InvalidRequest(msg)
         return await self.backend.scheduler.advance(by)
 
-    async def inject(self, kind: str, *, vms: Sequence[str] = (), **how: Any) -> Fault:  # noqa: ANN401 - of a fault
-        """Have something go wrong; see `Faults.inject`."""
+    async def inject(self, kind: str, *, vms: Sequence[str] = (), **how: Any) -> Fault:  # noqa: ANN401 - parameters of a fault
+        """Inject a fault; see `Faults.inject`."""
         return await self.backend.engine.inject(kind, actor=ACTOR, vms=vms, **how)
 
     async def clear_faults(self) -> int:
-        """End all faults; hands back how many."""
+        """End all faults; return their number."""
         return await self.backend.engine.clear_faults(actor=ACTOR)
 
-    # What VMs did
+    # Observations
 
     def requests(self, vm: str | None = None) -> list[Exchange]:
-        """What was asked of the endpoint, oldest first; of one VM, or of all."""
+        """Return the requests to the endpoint, oldest first; of one VM, or of all."""
         return self.backend.journal.exchanges(vm=vm or "")
 
     def warnings(self) -> list[tuple[Exchange, Advice]]:
-        """Where a client relied on what real endpoints refuse or do not promise.
+        """Return the requests in which a client relied on something that real endpoints refuse or do not promise.
 
-        Where time is virtual, nothing is said of how often it asks: a whole test may take no time at all.
+        On virtual time the polling rate is not judged: a whole test may take no time at all.
         """
         found = [(exchange, row) for exchange, rows in advise_all(self.requests()) for row in rows]
         return [(exchange, row) for exchange, row in found if row.code != "rate" or not self.clock.is_virtual]

@@ -1,4 +1,4 @@
-"""Scenario files, read: every fault is named with its line and with what was expected."""
+"""Loading of scenario files: every fault is reported with its line and the expected value."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Scenario:
     """A scenario that can be played.
 
     Attributes:
-        name: That of its file, without the suffix.
+        name: Name of its file, without the suffix.
         inventory: Hosts, scopes and VMs.
-        handler: The VM whose handler is tried.
+        handler: Name of the VM whose handler is tried.
         steps: The timeline.
-        lines: Where each step stands in its file, from 1.
-        files: The included file of each step; empty where it stands in the scenario's own.
+        lines: Line of each step in its file, from 1.
+        files: The included file of each step; empty for a step of the scenario's own file.
         event_ids: Ids of the first events.
         settings: Settings of the service.
-        only: Whether it is for playing only, or only for trying handlers; None: for both.
-        reboot: Whether a Reboot or Redeploy that hits the handler's VM kills the handler, and starts it again.
-        environment: Variables that the handler finds.
+        only: The one mode it is for; None for both.
+        reboot: True if a Reboot or Redeploy that affects the handler's VM kills and restarts the handler.
+        environment: Environment variables for the handler.
     """
 
     name: str
@@ -65,14 +65,14 @@ class Scenario:
 
 
 def load_scenario(name_or_file: str, given: Mapping[str, Scalar] | None = None) -> Scenario:
-    """A scenario that comes with Forewarn, by its name, or one of a file.
+    """Return a shipped scenario by its name, or the scenario in a file.
 
     Args:
-        name_or_file: Which.
-        given: Values of its parameters in place of their defaults.
+        name_or_file: Name of a shipped scenario, or path of a file.
+        given: Values of parameters that replace their defaults.
 
     Raises:
-        NotFound: There is no such name, and no such file.
+        NotFound: There is neither a scenario nor a file of that name.
         ConfigError: The file cannot be read, or its scenario cannot be played; with the line.
     """
     return _first_fault_raised(find_scenario(name_or_file), given or {})
@@ -81,26 +81,26 @@ def load_scenario(name_or_file: str, given: Mapping[str, Scalar] | None = None) 
 def parse_scenario(
     content: bytes, name: str, where: str = "", *, folder: Path | None = None, given: Mapping[str, Scalar] | None = None
 ) -> Scenario:
-    """A scenario from the content of its file.
+    """Return a scenario from the content of its file.
 
     Args:
         content: YAML.
-        name: What it is called.
-        where: The file, for errors; empty: the name.
-        folder: Where the files lie that it includes; None: it includes none but shipped ones.
-        given: Values of its parameters in place of their defaults.
+        name: Name of the scenario.
+        where: The file, for errors; empty for the name.
+        folder: Folder of the files that it includes; None if it may include only shipped ones.
+        given: Values of parameters that replace their defaults.
 
     Raises:
-        ConfigError: It cannot be played; with the line, and what was expected.
+        ConfigError: It cannot be played; with the line, and the expected value.
     """
     file = ScenarioFile(name=name, content=content, where=where or name, folder=folder)
     return _first_fault_raised(file, given or {})
 
 
 def check_scenario(name_or_file: str, given: Mapping[str, Scalar] | None = None) -> list[ForewarnError]:
-    """Return what keeps a scenario from being played; empty: nothing.
+    """Return the faults that keep a scenario from being played; empty if there are none.
 
-    Faults of a file's form hide those of what its steps name, which are found once the form is right.
+    Faults in the form of a file hide those in its references, which are found once the form is right.
     """
     try:
         _parse(find_scenario(name_or_file), given or {})
@@ -148,7 +148,7 @@ def _inventory(source: YamlSource, parsed: ScenarioIn) -> Inventory:
     try:
         inventory = parse_inventory(yaml.safe_dump(parsed.inventory).encode())
     except InvalidRequest as error:
-        # Its line is one of what was dumped here; its path leads to the line of the file.
+        # The error's line counts in the dump made here; its path leads to the line of the file.
         words = error.message.removeprefix("inventory: ").removeprefix(f"line {error.details.get('line')}: ")
         place = ("inventory", *error.details.get("path", ()))
         raise source.error(place, f"inventory: {words}") from error
@@ -174,7 +174,7 @@ def _settings(source: YamlSource, parsed: ScenarioIn) -> dict[str, Any]:
 
 
 def _faults_of_steps(placed: Iterable[Placed], inventory: Inventory) -> Iterator[ForewarnError]:
-    """What a step names must be there, operations begin once and before they are named, and time does not go back."""
+    """Yield the faults of the steps: unknown names, operations begun twice or used too early, times that go back."""
     declared = {
         "VM": {vm.name: None for vm in inventory.vms},
         "host": {host.name: None for host in inventory.hosts},
@@ -191,7 +191,7 @@ def _faults_of_steps(placed: Iterable[Placed], inventory: Inventory) -> Iterator
             faults = list(_faults_of_operations(source, place, step, begun[mode]))
             yield from faults
             if faults:
-                break  # the other mode has the same
+                break  # the other mode has the same faults
         if step.at is not None and not step.at.is_relative and step.at.span < least:
             words = f"at: this is before the step above it, which is at {least.total_seconds():g} s at the earliest"
             yield source.error((*place, "at"), words)

@@ -1,4 +1,4 @@
-"""One event loop on one thread, on which services of tests run; it begins with the first and ends with the process."""
+"""One event loop on one thread for all services of tests; started by the first, and ended with the process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def call(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine there, and wait for what it hands back.
+    """Run a coroutine on that loop, and wait for its result.
 
     Raises:
         TimeoutError: It takes longer than two minutes.
@@ -35,7 +35,7 @@ def call(work: Coroutine[Any, Any, T]) -> T:
 
 
 def run(function: Callable[[], T]) -> T:
-    """Call a function there: what belongs to that loop is looked at on it."""
+    """Call a function on that loop, which owns the objects it reads."""
 
     async def work() -> T:
         return function()
@@ -44,5 +44,5 @@ def run(function: Callable[[], T]) -> T:
 
 
 async def submit(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine there, and let the loop of the caller go on meanwhile."""
+    """Run a coroutine on that loop, while the caller's loop continues."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _loop()))

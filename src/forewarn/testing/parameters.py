@@ -1,4 +1,4 @@
-"""Parameters of a scenario: names with defaults at the top of its file, and values in the places of ``${name}``."""
+"""Parameters of a scenario: names with defaults at the top of its file, and values in place of ``${name}``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from forewarn.wire.yaml_source import Place, YamlSource
 __all__ = ["LENGTH_MAX", "PARAMETERS_MAX", "Parameters", "ParametersIn", "Scalar", "choose_value", "fill_parameters"]
 
 PARAMETERS_MAX = 100
-"""How many a scenario may have."""
+"""Maximum number of parameters of a scenario."""
 
 LENGTH_MAX = 1000
-"""How long a value may be, in characters."""
+"""Maximum length of a value, in characters."""
 
 _FILLED_LENGTH_MAX = 1 << 20
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
@@ -30,7 +30,7 @@ Scalar: TypeAlias = str | int | float | bool
 def _check_scalar(value: object) -> object:
     if not isinstance(value, str | int | float | bool):
         msg = "a parameter is text, a number, true or false"
-        raise ValueError(msg)  # noqa: TRY004 - pydantic takes it for a fault of the file
+        raise ValueError(msg)  # noqa: TRY004 - pydantic only reports ValueError
     if len(str(value)) > LENGTH_MAX:
         msg = f"{len(str(value))} characters are more than the {LENGTH_MAX} that a parameter may have"
         raise ValueError(msg)
@@ -51,7 +51,7 @@ Parameters = Annotated[
     ],
     Field(max_length=PARAMETERS_MAX),
 ]
-"""Names and values, as a file says them."""
+"""Parameter names and values, as written in a file."""
 
 
 class ParametersIn(BaseModel):
@@ -61,10 +61,10 @@ class ParametersIn(BaseModel):
 
 
 def choose_value(name: str, default: Scalar, given: Scalar) -> Scalar:
-    """Return the given value as what the default is: text, a whole number, a number, true or false.
+    """Return the given value in the type of the default: text, a whole number, a number, true or false.
 
     Raises:
-        ValueError: It is something else, or too long.
+        ValueError: It is of another type, or too long.
     """
     _check_scalar(given)
     if isinstance(default, str):
@@ -79,21 +79,20 @@ def choose_value(name: str, default: Scalar, given: Scalar) -> Scalar:
 _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
-def _parse_scalar(text: str) -> Any:  # noqa: ANN401 - whatever YAML holds
+def _parse_scalar(text: str) -> Any:  # noqa: ANN401 - any YAML value
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
         return text
 
 
-def fill_parameters(source: YamlSource, content: Any, values: Mapping[str, Scalar]) -> Any:  # noqa: ANN401 - of YAML
+def fill_parameters(source: YamlSource, content: Any, values: Mapping[str, Scalar]) -> Any:  # noqa: ANN401 - any YAML value
     """Return the content with each ``${name}`` replaced by its value; ``$${`` becomes ``${``.
 
-    A text that is nothing but one parameter becomes its value as it is, so that numbers stay numbers. Keys are left
-    alone.
+    A text that consists of one parameter becomes its value unchanged, so numbers stay numbers. Keys are not replaced.
 
     Raises:
-        ForewarnError: A name is not known, a parameter is not used, or the result is too long; with the line.
+        ForewarnError: A name is unknown, a parameter is unused, or the result is too long; with the line.
     """
     filling = _Filling(source, values)
     filled = {key: value if key == "parameters" else filling.fill(value, (key,)) for key, value in content.items()}
@@ -111,7 +110,7 @@ class _Filling:
         self._length = 0
         self.used: set[str] = set()
 
-    def fill(self, content: Any, place: Place) -> Any:  # noqa: ANN401 - whatever YAML holds
+    def fill(self, content: Any, place: Place) -> Any:  # noqa: ANN401 - any YAML value
         if isinstance(content, dict):
             return {key: self.fill(value, (*place, key)) for key, value in content.items()}
         if isinstance(content, list):

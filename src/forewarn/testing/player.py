@@ -1,4 +1,4 @@
-"""A scenario, played: step by step against a whole service, on virtual time or on a clock that runs."""
+"""Player of scenarios: runs each step against a complete service, on virtual time or on a running clock."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from forewarn.util.ids import SeededIds
 __all__ = ["GivenIds", "Outcome", "Player", "lab_of"]
 
 _ANSWER_S = 60.0
-"""Longest that another VM waits for an answer: a busy machine may take its time."""
+"""Maximum time that another VM waits for an answer, generous because a machine may be busy."""
 
 _WITHHELD_S = 1.0
-"""The same where an answer may be withheld on purpose."""
+"""Maximum time that another VM waits while an answer may be withheld on purpose."""
 
 _LOOK_S = 0.02
 _DOCUMENT_SHOWN = 60
 _TRIES = 3
-"""How often a VM of the scenario sends an approval that is not taken."""
+"""Number of attempts of a scenario's VM to send an approval."""
 
 _CAUSES = {
     "restart": "user-restart",
@@ -65,17 +65,17 @@ _REACHED = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one step.
+    """Outcome of one step.
 
     Attributes:
-        number: Its place in the timeline, from 1.
-        line: Its line in the file.
-        at: How long after the beginning it was done.
-        verb: What it did.
-        text: In words.
-        fault: Why it failed; empty: it did not.
-        is_expectation: Whether it only looks.
-        file: The included file that `line` is of; empty: it is the scenario's own.
+        number: Position in the timeline, from 1.
+        line: Line in the file.
+        at: Time since the beginning when the step was done.
+        verb: Action of the step.
+        text: Description of the step.
+        fault: Reason for its failure; empty on success.
+        is_expectation: True if the step only checks something.
+        file: The included file that `line` refers to; empty for the scenario's own file.
     """
 
     number: int
@@ -89,19 +89,19 @@ class Outcome:
 
 
 class GivenIds:
-    """Ids of events as a scenario gives them, then those of a seed."""
+    """Source of the event ids that a scenario gives, and then of ids from a seed."""
 
     def __init__(self, event_ids: tuple[str, ...], seed: int = 0) -> None:
         self._given = list(event_ids)
         self._others = SeededIds(seed)
 
     def __call__(self, kind: str) -> str:
-        """The next."""
+        """Return the next id."""
         return self._given.pop(0) if kind == "event" and self._given else self._others(kind)
 
 
 def lab_of(scenario: Scenario, clock: Clock | None = None) -> Lab:
-    """The service for a scenario, on that clock or on virtual time; nobody has asked yet."""
+    """Return the service for a scenario, on that clock or on virtual time; no VM has sent a request yet."""
     return Lab(
         scenario.inventory,
         clock=clock,
@@ -112,18 +112,18 @@ def lab_of(scenario: Scenario, clock: Clock | None = None) -> Lab:
 
 
 class _Stop(Exception):
-    """What comes after cannot be played."""
+    """The rest of the scenario cannot be played."""
 
 
 class Player:
     """Plays one scenario once.
 
     Args:
-        scenario: What to play.
-        lab: Where; running.
-        on_step: Told of each step that is done.
-        on_wait: Told of each step, by its number and in words, before it is waited for.
-        companion: A handler that runs beside; None: there is none, and the scenario polls and approves for its VM.
+        scenario: Scenario to play.
+        lab: Running service to play it against.
+        on_step: Called after each step with its outcome.
+        on_wait: Called before each step, with its number and description.
+        companion: Handler that runs beside the scenario; None if the scenario polls and approves for its VM as well.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Player:
         self._clients: dict[str, AsyncClient] = {}
 
     async def play(self) -> list[Outcome]:
-        """Take every step; stops at one that cannot be taken, goes on where an expectation fails."""
+        """Carry out all steps; stop at one that cannot be carried out, but continue after a failed expectation."""
         self._began = self._lab.clock.now()
         outcomes: list[Outcome] = []
         try:
@@ -165,14 +165,14 @@ class Player:
                 if is_over:
                     break
             else:
-                await self._let_react()  # to the last change, too
+                await self._let_react()  # to the last change as well
         finally:
             for client in self._clients.values():
                 await client.close()
         return outcomes
 
     async def _take(self, step: Step) -> tuple[str, str, bool]:
-        """One step: in words, why it failed, and whether nothing can follow."""
+        """Carry out one step; return its description, the reason for its failure, and True if nothing can follow."""
         text = step.note or describe(step)
         if self._companion is not None and not self._companion.is_running():
             return text, "the handler has ended", True
@@ -211,13 +211,14 @@ class Player:
             return
         while True:
             left = max(moment - clock.now(), timedelta(0))
+            # Longer steps would let the service disable the scope of a handler that polls in real time (R67).
             span = left if self._companion is None else min(left, self._companion.stay_awake())
             await self._lab.advance(span)
             if span == left:
                 return
 
     async def _wait(self, is_so: Callable[[], Awaitable[bool]], limit: datetime) -> bool:
-        """Let time pass until it is so, or the limit has come; hands back which."""
+        """Let time pass until the condition holds or the limit is reached; return True if it holds."""
         clock = self._lab.clock
         while not await is_so():
             await self._let_react(is_so)
@@ -240,7 +241,7 @@ class Player:
     # Steps
 
     async def _do(self, step: Step) -> str:  # noqa: C901, PLR0912 - a case for each kind of action
-        """Take a step; hands back why it failed."""
+        """Carry out a step; return the reason for its failure, or empty text."""
         action = step.action
         match action:
             case Expect():
@@ -257,7 +258,7 @@ class Player:
             case Defer() | Extend():
                 await self._put_off(action)
             case VmStep() | HostStep() | Schedule():
-                assert step.makes is not None  # noqa: S101 - these three are what begins an operation
+                assert step.makes is not None  # noqa: S101 - only these three begin an operation
                 made = await self._lab.carry_out(_request(step, self._lab.clock.now()))
                 self._operations[step.makes] = [maintenance.id for maintenance, _ in made]
             case tuple():
@@ -288,7 +289,7 @@ class Player:
         return f"after fault {fault.kind} the handler did not ask again: it asks on, whatever it was answered"
 
     async def _linger(self, span: timedelta) -> None:
-        """Real time passes for the handler, and none for the scenario."""
+        """Let real time pass for the handler, and none for the scenario."""
         if self._companion is not None:
             await self._companion.let_react()
             await asyncio.sleep(span.total_seconds())
@@ -312,7 +313,7 @@ class Player:
                 await engine.complete(maintenance_id, actor=ACTOR)
 
     async def _poll(self, vm: str) -> None:
-        """The VM asks; what comes of it is its own affair."""
+        """Poll as that VM, and ignore failures."""
         if self._companion is not None and vm == self._companion.vm:
             await self._companion.let_ask()
             await self._companion.let_react()
@@ -331,10 +332,10 @@ class Player:
         return _WITHHELD_S if is_withheld or backend.settings.first_answer_delay else _ANSWER_S
 
     async def _approve(self, approve: Approve) -> None:
-        """The VM approves what it is shown of an operation.
+        """Approve, as the VM, the event that it is shown for an operation.
 
         Raises:
-            _Stop: It is shown nothing of it, or its approval is not taken.
+            _Stop: It is shown none, or its approval is not accepted.
         """
         shown = await self._shown(approve.operation, approve.by)
         if shown is None:
@@ -354,7 +355,7 @@ class Player:
         raise _Stop(msg)
 
     async def _let_approve(self, companion: Companion, approve: Approve) -> str:
-        """Wait for the handler's approval; hands back what there is to complain of."""
+        """Wait for the handler's approval; return the complaint, or empty text."""
         shown = await self._shown(approve.operation, approve.by)
         if shown is None:
             msg = f"{approve.by} is shown nothing of {approve.operation} that it could approve"
@@ -365,11 +366,11 @@ class Player:
 
     async def _client(self, vm: str) -> AsyncClient:
         if vm not in self._clients:
-            # One try: whoever asks again within a step would meet none of the faults that strike once.
+            # One attempt only: with retries within a step, the client would never see a fault that occurs once.
             self._clients[vm] = AsyncClient(await self._lab.url(vm), pace=Pace(retry_for_s=0.0))
         return self._clients[vm]
 
-    # Looking
+    # Checks
 
     async def _has_happened(self, what: str, operation: str) -> bool:
         found = [await self._lab.look(each) for each in self._operations[operation]]
@@ -382,13 +383,13 @@ class Player:
         return {event.id for _, events in found for event in events}
 
     async def _shown(self, operation: str, vm: str) -> Event | None:
-        """What that VM is shown of an operation now: the event that names it, or else the first."""
+        """Return the event that a VM is shown for an operation now: the one that names the VM, or else the first."""
         ids = await self._ids(operation)
         shown = [event for event in self._lab.document(vm).events if event.id in ids]
         return next((event for event in shown if event.affects(vm)), shown[0] if shown else None)
 
     async def _expect(self, expect: Expect) -> str:
-        """Why an expectation failed; empty: it did not."""
+        """Return the reason why an expectation failed; empty on success."""
         limit = self._lab.clock.now() + expect.within
         faults: list[str] = [""]
 
@@ -406,7 +407,7 @@ class Player:
         return faults[0]
 
     async def _fault(self, expect: Expect) -> str:
-        """What is not as it is expected now."""
+        """Return the first difference from the expectation now; empty if there is none."""
         vm = expect.vm or self._scenario.handler
         document = self._lab.document(vm)
         is_enabled = self._lab.backend.feed.channel(self._lab.backend.identity.audience(vm)).is_enabled
@@ -424,7 +425,7 @@ class Player:
         return "" if expect.operation is None else await self._fault_of_event(expect, expect.operation, vm)
 
     async def _fault_of_event(self, expect: Expect, operation: str, vm: str) -> str:
-        """What is not as it is expected of what an operation shows to a VM."""
+        """Return the first difference in the event that an operation shows to a VM; empty if there is none."""
         shown = await self._shown(operation, vm)
         found = [event for each in self._operations[operation] for event in (await self._lab.look(each))[1]]
         ids = {event.id for event in found}
@@ -448,17 +449,17 @@ class Player:
         return "" if wrong is None else f"{wrong[0]} of {operation} is {wrong[2]}, and {wrong[1]} was expected"
 
     def _is_approved(self, event: CoreEvent) -> bool:
-        """Whether it is, or the handler's approval waits for the step that lets it count."""
+        """Return True if it is approved, or if the handler's approval is held for a later step."""
         return event.is_approved or (self._companion is not None and self._companion.has_approved(event.id))
 
 
 def _request(step: Step, now: datetime) -> Request:
-    """What an operation asks of the service."""
+    """Return the request for an operation."""
     action = step.action
     if isinstance(action, Schedule):
         latest_start = None if action.latest_start is None else now + action.latest_start
         return replace(_announcement(action), latest_start=latest_start)
-    assert isinstance(action, VmStep | HostStep)  # noqa: S101 - the other operations
+    assert isinstance(action, VmStep | HostStep)  # noqa: S101 - all other operations
     is_host = isinstance(action, HostStep)
     return Request(
         cause=_CAUSES[step.verb],
@@ -471,7 +472,7 @@ def _request(step: Step, now: datetime) -> Request:
 
 
 def _announcement(action: Schedule) -> Request:
-    """What is announced, but for how long it may be put off."""
+    """Return the request for an announced operation, without its latest start."""
     event_type = action.type.value if action.type is not None else None
     if event_type is None or action.cause is not None:
         return Request(
@@ -499,7 +500,7 @@ def _announcement(action: Schedule) -> Request:
 
 
 def describe(step: Step) -> str:  # noqa: C901, PLR0911, PLR0912 - one return for each kind of action
-    """A step in words."""
+    """Return a description of a step."""
     action = step.action
     match action:
         case Expect():
@@ -535,7 +536,7 @@ def describe(step: Step) -> str:  # noqa: C901, PLR0911, PLR0912 - one return fo
 
 
 def _shortened(document: str) -> str:
-    """The beginning and the end of a document, and how long it is."""
+    """Return the beginning and end of a document, and its length."""
     if len(document) <= _DOCUMENT_SHOWN:
         return document
     half = _DOCUMENT_SHOWN // 2

@@ -1,11 +1,11 @@
-"""Whether a VM is prepared when it has to be, and in service when it may be: asked while its handler is tried.
+"""Checks during a trial that a VM is prepared when it has to be, and in service when it may be.
 
 A VM has to be prepared for an event from the moment of its approval, or of its start, until the event is gone. An
-approval is answered only after the question, so what a handler does on its next line comes too late. So is each
-request that follows a changed document or a fault: by then, a handler that works step by step has done what it makes
-of the answer before. In between the question is asked ten times a second.
+approval is answered only after the check, so anything the handler does on its next line comes too late. The same holds
+for each request that follows a changed document or a fault: by then, a handler that works step by step has acted on
+the previous answer. Between these moments the check runs ten times a second.
 
-Where no command says whether the VM is prepared, nothing is asked and nothing found.
+Without a command that reports whether the VM is prepared, nothing is checked or found.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _ASK_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A shell command whose exit status says how the VM is.
+    """A shell command whose exit status reports the state of a VM.
 
     Attributes:
-        command: Ends with status 0 within 10 s where it is so; empty: it always is.
-        folder: Where it runs; None: where this process does.
+        command: Exits with status 0 within 10 s if the state holds; if empty, the state always holds.
+        folder: Working directory; None for that of this process.
     """
 
     command: str
     folder: Path | None = None
 
     async def succeeds(self) -> bool:
-        """Whether it is so now."""
+        """Return True if the state holds now."""
         if not self.command:
             return True
         process = await asyncio.create_subprocess_shell(
@@ -54,21 +54,22 @@ class Probe:
         except TimeoutError:
             return False
         finally:
+            # The command may have left children in its group.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
 class PreparationMonitor:
-    """Asks whether one VM is prepared, and takes down when it was not, or was without need.
+    """Checks whether one VM is prepared, and records when it was not, or was without need.
 
     Args:
-        lab: Where its handler finds the endpoint; running.
-        vm: Which one.
-        probe: Succeeds while the VM is prepared, and fails while it is not; an empty one: not known.
-        findings: Where to write what is found.
+        lab: Running service with the endpoint of the handler.
+        vm: Name of the VM.
+        probe: Succeeds while the VM is prepared, and fails while it is not; empty if unknown.
+        findings: Findings to add to.
 
     Attributes:
-        is_active: Whether there is a command to ask.
+        is_active: True if there is a command to run.
     """
 
     def __init__(self, lab: Lab, vm: str, probe: Probe, findings: Findings) -> None:
@@ -80,20 +81,20 @@ class PreparationMonitor:
         self._due: set[str] = set()
         """Events for which the VM was prepared, and has to stay so."""
         self._is_in_service = False
-        """Whether the VM was seen in service after the last event that hit it."""
+        """True once the VM was seen in service after the last event that affected it."""
         self._is_in_doubt = self.is_active
-        """Whether the command has succeeded each time, so that it says nothing yet."""
+        """True while the command has succeeded every time, so its result means nothing yet."""
         self._reported_others: set[str] = set()
 
     async def is_prepared(self) -> bool:
-        """Whether the command succeeds now; True where there is none."""
+        """Return True if the command succeeds now, or if there is none."""
         is_prepared = await self._probe.succeeds()
         self._is_in_doubt &= is_prepared
         return is_prepared
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Ask again and again until the block ends; before, once, as long as no handler runs."""
+        """Check repeatedly until the block ends, and once before it, while no handler runs."""
         if not self.is_active:
             yield
             return
@@ -106,10 +107,10 @@ class PreparationMonitor:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    # Moments
+    # Observed moments
 
     async def note_approval(self, event_ids: Iterable[str]) -> None:
-        """The handler approves, and waits for the answer: the VM must be prepared by now."""
+        """Check that the VM is prepared now: the handler approves, and waits for the answer."""
         hits = self._hits().keys() & set(event_ids)
         if not hits or not self.is_active:
             return
@@ -123,17 +124,17 @@ class PreparationMonitor:
             )
 
     async def note_reaction(self, *, is_late: bool) -> bool:
-        """Whether the VM is as it should be after its handler has seen the document as it is now.
+        """Return True if the VM is in the right state after its handler has seen the current document.
 
         Args:
-            is_late: Its handler had all the time that it may have: what is not as it should be is a finding.
+            is_late: True if the handler has had all the time allowed, so that a wrong state is a finding.
         """
         if not self.is_active:
             return True
         started = {event_id for event_id, event in self._hits().items() if event.is_started}
         missing = started - self._due
         if missing and await self.is_prepared():
-            self._due |= missing & self._hits().keys()
+            self._due |= missing & self._hits().keys()  # some may be gone since the command started
         elif missing and is_late:
             self._due -= missing
             self._findings.add(
@@ -144,35 +145,35 @@ class PreparationMonitor:
         return not missing or missing <= self._due
 
     async def check(self) -> None:
-        """The VM must be prepared for what it was prepared for, and for nothing that hits only others."""
+        """Check that the VM is still prepared for its own events, and not for events that only affect other VMs."""
         if not self.is_active:
             return
         due = self._due & self._hits().keys()
         others = self._events_of_others()
         if self._is_in_doubt and not self._hits():
-            await self._look_whether_in_service()  # the handler may clear what an earlier run has left
+            await self._look_whether_in_service()  # the handler may remove what an earlier run left behind
         if not due and not (others and self._is_in_service):
             return
         is_prepared = await self.is_prepared()
         if due and not is_prepared:
-            self._note_return(due & self._hits().keys())  # what is gone meanwhile is no reason to stay prepared
+            self._note_return(due & self._hits().keys())  # an event gone by now no longer requires preparation
         elif not due and is_prepared and not self._hits():
             self._note_others(others & self._events_of_others())
 
     def excuse(self) -> None:
-        """What the VM was told last is no reason to stay prepared: an older document, or nothing after a restart."""
+        """Drop the duty to stay prepared: the VM was last shown an older document, or nothing after a restart."""
         self._due.clear()
 
     async def note_end(self) -> bool:
-        """No event hits the VM any more: whether it is in service again, as far as the command says."""
+        """Return True if the VM is in service again, as far as the command shows, now that no event affects it."""
         if self.is_active and not await self.is_prepared():
             self._is_in_service = True
         return self._is_in_service or not self.is_active
 
-    # What was found
+    # Findings
 
     async def _look_whether_in_service(self) -> None:
-        """Where no event hits the VM."""
+        """Note whether the VM is in service; call it only while no event affects the VM."""
         if not await self.is_prepared():
             self._is_in_service = True
 
@@ -214,10 +215,10 @@ class PreparationMonitor:
             await asyncio.sleep(_ASK_EVERY_S)
             await self.check()
 
-    # What is shown
+    # Documents
 
     def _hits(self) -> dict[str, Event]:
-        """The events that hit the VM, by id."""
+        """Return the events that affect the VM, by id."""
         hits = {event.id: event for event in self._lab.document(self._vm).events if event.affects(self._vm)}
         if hits:
             self._is_in_service = False

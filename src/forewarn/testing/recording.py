@@ -1,6 +1,6 @@
-"""Recording: an endpoint is asked again and again, and every answer that says something new is written down.
+"""Recording: poll an endpoint, and write every answer with new content to a transcript.
 
-Only GETs are sent. Nothing is approved, and no request is conditional or held, so that every answer is a whole one.
+Only GETs are sent. Nothing is approved, and no request is conditional or held, so every answer is complete.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _STATUSES = range(200, 600)
 
 
 class Recorder:
-    """Asks one endpoint, and writes down what it shows.
+    """Polls one endpoint, and records its answers.
 
     Args:
         transport: Carries out requests.
-        writer: Takes what is new.
-        api_version: What to ask for.
-        pace: How often to ask, how long to wait, and how long to pause after a failure.
-        on_entry: Told of each answer, and whether it was new.
-        chance: Gives numbers from 0 to 1, to spread retries.
+        writer: Takes the new entries.
+        api_version: The api-version to request.
+        pace: Poll interval, timeouts, and pauses after failures.
+        on_entry: Called for each answer, with True if it was new.
+        chance: Returns numbers from 0 to 1, for jitter of retries.
 
     Attributes:
-        asked: How many requests were made.
+        asked: Number of requests made.
     """
 
-    def __init__(  # noqa: PLR0913 - what it needs, each with a default but the first three
+    def __init__(  # noqa: PLR0913 - all but the first three have defaults
         self,
         transport: AsyncTransport,
         writer: TranscriptWriter,
@@ -64,10 +64,10 @@ class Recorder:
         self.asked = 0
 
     async def record(self, stop: asyncio.Event, for_s: float | None = None) -> EndReason:
-        """Ask until told to stop, or for so many seconds; then write the last line.
+        """Poll until `stop` is set, or for so many seconds; then write the last line.
 
         Raises:
-            LimitExceeded: The transcript is full; it has its last line.
+            LimitExceeded: The transcript is full; its last line was written.
             OSError: It cannot be written.
         """
         self._began_s = asyncio.get_running_loop().time()
@@ -76,7 +76,7 @@ class Recorder:
         try:
             await asyncio.wait({asking, stopping}, timeout=for_s, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
-                asking.result()
+                asking.result()  # raise the error that ended it
         except LimitExceeded:
             self._end(EndReason.SIZE)
             raise

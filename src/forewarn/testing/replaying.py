@@ -1,7 +1,7 @@
-"""Replaying: a transcript is served again on a real socket, at any speed.
+"""Replay: serve a transcript on a real socket, at any speed.
 
-A client that asks is answered what the endpoint answered at that time of the recording, failures included. Approvals
-are taken and told of; nothing follows from them, since what happens was decided when it was recorded.
+A client gets the endpoint's answer from that time of the recording, failures included. Approvals are accepted and
+reported, but have no effect, since the recording has decided what happens.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Approved:
     """An approval that a client sent.
 
     Attributes:
-        at_s: When, in seconds since the beginning of the recording.
-        is_shown: Whether the last document before it has the event.
+        at_s: Time of the approval, in seconds since the beginning of the recording.
+        is_shown: True if the last document before it has the event.
     """
 
     event_id: str
@@ -74,12 +74,12 @@ class Tape:
     """A transcript that runs on a clock.
 
     Args:
-        transcript: What was recorded; has at least one answer.
-        clock: Its time is that of the recording: at a speed of 60 it runs 60 times as fast as the machine's.
-        is_loop: Whether it begins again at its end.
+        transcript: The recording; has at least one answer.
+        clock: Clock of the recording: at a speed of 60 it runs 60 times as fast as the machine's.
+        is_loop: True to begin again at the end.
 
     Raises:
-        ConfigError: There is nothing to be replayed.
+        ConfigError: There is nothing to replay.
     """
 
     def __init__(self, transcript: Transcript, clock: Clock, *, is_loop: bool = False) -> None:
@@ -93,18 +93,18 @@ class Tape:
         self._began = clock.now()
 
     def rewind(self) -> None:
-        """Let it begin now."""
+        """Restart the recording from its beginning, now."""
         self._began = self.clock.now()
 
     @property
     def at_s(self) -> float:
-        """Where it is, in seconds since the beginning of the recording; at its end it stays there."""
+        """Position in seconds since the beginning of the recording; without a loop it stays at the end."""
         end_s = self.transcript.end_s
         return self._elapsed_s % end_s if self._is_loop else min(self._elapsed_s, end_s)
 
     @property
     def round(self) -> int:
-        """How often it has come to its end and begun again."""
+        """Number of times that it has reached its end and begun again."""
         return int(self._elapsed_s // self.transcript.end_s) if self._is_loop else 0
 
     @property
@@ -113,12 +113,12 @@ class Tape:
 
     @property
     def current(self) -> Entry:
-        """The answer that was current then; before the first one, the first."""
+        """Answer current at this position; before the first one, the first."""
         return self.transcript.entries[self._index]
 
     @property
     def document(self) -> Document | None:
-        """What was last said about events; None: nothing yet."""
+        """Last document up to this position; None if there was none yet."""
         until = self.transcript.entries[self._index :: -1]
         found = (entry.document(self.transcript.api_version) for entry in until)
         return next((document for document in found if document is not None), None)
@@ -128,7 +128,7 @@ class Tape:
         return max(bisect_right(self._starts, self.at_s) - 1, 0)
 
     async def wait_for_change(self) -> None:
-        """Return when another answer is the current one; never after the last. May be cancelled."""
+        """Wait until another answer is the current one; never return after the last. May be cancelled."""
         at_s, index = self.at_s, self._index
         if index + 1 < len(self._starts):
             left_s = self._starts[index + 1] - at_s
@@ -140,7 +140,7 @@ class Tape:
         await self.clock.wait_until(self.clock.now() + timedelta(seconds=left_s))
 
     async def wait_for_end(self, rounds: int = 1) -> None:
-        """Return when it has come to its end for so many times. May be cancelled."""
+        """Wait until it has reached its end so many times. May be cancelled."""
         await self.clock.wait_until(self._began + rounds * timedelta(seconds=self.transcript.end_s))
 
 
@@ -148,19 +148,20 @@ class Replay:
     """Serves a transcript.
 
     Args:
-        transcript: What was recorded.
-        speed: How many times as fast as it was.
-        is_loop: Whether it begins again at its end.
-        clock: None for one that runs at that speed.
-        now: Tells the present; every NotBefore is moved, so that what is left of it is what was left. None: none is.
-        on_approval: Told of each approval.
-        on_end: Told each time that the end is reached.
+        transcript: The recording.
+        speed: Factor by which the replay is faster than the recording.
+        is_loop: True to begin again at the end.
+        clock: Clock of the recording; None for one that runs at that speed.
+        now: Returns the current time, to which every NotBefore is moved so that the notice stays as recorded; None to
+            leave them as they are.
+        on_approval: Called for each approval.
+        on_end: Called each time the end is reached.
 
     Raises:
-        ConfigError: There is nothing to be replayed, or it would be over too soon to begin again.
+        ConfigError: There is nothing to replay, or the transcript is too short to loop.
     """
 
-    def __init__(  # noqa: PLR0913 - each with a default but the first
+    def __init__(  # noqa: PLR0913 - all but the first have defaults
         self,
         transcript: Transcript,
         *,
@@ -188,13 +189,13 @@ class Replay:
 
     @asynccontextmanager
     async def answering(self, sock: socket.socket) -> AsyncIterator[Replay]:
-        """Serve on that socket until the block ends; the recording's time begins once it answers.
+        """Serve on that socket until the block ends; the recording's time begins once the server answers.
 
         Raises:
             ServerError: The server did not start.
         """
         serving = asyncio.create_task(self._server.serve(sockets=[sock]))
-        while not self._server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells in no other way
+        while not self._server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for this
             await asyncio.sleep(0.005)
         if serving.done():
             await serving
@@ -231,10 +232,10 @@ class Replay:
                 await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response | None:
-        """The answer; None: the connection has ended without one.
+        """Return the answer; None if the connection was ended without one.
 
         Raises:
-            Refused: It is to be refused, and how.
+            Refused: The request is refused; with the response.
         """
         entry = self.tape.current
         is_about_events = request.scope["path"].lower().removesuffix("/") == _EVENTS
@@ -248,7 +249,7 @@ class Replay:
         return Response(self._moved(entry), entry.status, headers)
 
     def _moved(self, entry: Entry) -> bytes:
-        """The body, with every NotBefore as far from the beginning of the replay as it was from the recording's."""
+        """Return the body, with each NotBefore converted from the recording's time to the replay's."""
         began, anchor = self.tape.transcript.began_there, self._anchor
         if anchor is None:
             return entry.body
@@ -269,10 +270,10 @@ class Replay:
         return _NOT_BEFORE.sub(move, entry.body)
 
     def _check(self, request: Request, *, is_about_events: bool) -> None:
-        """Refuse what every endpoint refuses (R62), and GETs in other api-versions than the recorded one.
+        """Refuse requests that every endpoint refuses (R62), and GETs in api-versions other than the recorded one.
 
         Raises:
-            Refused: It is to be refused, and how.
+            Refused: The request is refused; with the response.
         """
         if not is_about_events:
             raise Refused(encode_error_response(HTTPStatus.NOT_FOUND, "Not found"))
@@ -287,7 +288,7 @@ class Replay:
             size_bytes += len(piece)
             if size_bytes <= _BODY_SIZE_BYTES_MAX:
                 body += piece
-        # All of it has been read: a client that is still sending would not see the answer.
+        # Read the whole body before refusing it: a client that is still sending would not see the answer.
         if size_bytes > _BODY_SIZE_BYTES_MAX:
             raise Refused(size_refusal(_BODY_SIZE_BYTES_MAX))
         try:
@@ -303,7 +304,7 @@ class Replay:
     # Failures
 
     async def _fail(self, request: Request, failure: Failure) -> None:
-        """End the connection without an answer: at once, or when the recording has gone on."""
+        """End the connection without an answer: at once, or for a time-out at the next change of the recording."""
         gone = asyncio.ensure_future(_wait_until_gone(request))
         try:
             if failure is Failure.TIME_OUT:
@@ -317,10 +318,11 @@ class Replay:
             gone.cancel()
 
     def _reset(self, request: Request) -> None:
-        """End the connection so that the other side sees a reset."""
+        """End the connection so that the client sees a reset."""
         for connection in self._server.server_state.connections:
             if isinstance(connection, HttpToolsProtocol) and connection.client == request.scope["client"]:
                 sock = connection.transport.get_extra_info("socket")
+                # With a linger time of 0, closing the socket sends a reset.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.transport.abort()
 
@@ -331,11 +333,11 @@ async def _wait_until_gone(request: Request) -> None:
 
 
 class _QuietServer(uvicorn.Server):
-    """uvicorn, leaving signals to us."""
+    """uvicorn without its signal handlers."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Capture no signals."""
         yield
 
 

@@ -1,4 +1,4 @@
-"""What a trial has shown of a handler, for people, programs and CI systems."""
+"""Results of a trial of a handler, for people, programs and CI systems."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["Report", "encode_junit"]
 
 @dataclass(slots=True)
 class Report:
-    """What a handler did.
+    """Result of one trial.
 
     Attributes:
-        scenario: Its name.
-        outcomes: Of each step.
-        findings: What there is to say.
-        first_look_s: From its start to its first request; None: it never asked.
-        requests: How many it sent.
-        interval_s: Between two of its GETs, the median; None: there were none.
-        approvals: For each approval that was taken: the EventId, and the seconds from when it was announced.
-        is_alone: Whether it had a network of its own.
-        reboots: How often a reboot of its VM killed it.
-        status: Its exit status, when it ended by itself; None: it ran to the end.
-        output: The end of what it printed.
-        took_s: How long the trial took, in real seconds.
+        scenario: Name of the scenario.
+        outcomes: Outcome of each step, in order.
+        findings: Observations about the handler, wrong or not.
+        first_look_s: Seconds from the handler's start to its first request; None if it sent none.
+        requests: Number of requests it sent.
+        interval_s: Median interval between its GETs; None without one.
+        approvals: EventId of each accepted approval, and the seconds from the announcement to it.
+        is_alone: True if it had its own network.
+        reboots: Number of times that a reboot of its VM killed it.
+        status: Exit status if it ended before the trial; None if it ran to the end.
+        output: End of its output.
+        took_s: Duration of the trial, in real seconds.
     """
 
     scenario: str
@@ -47,11 +47,11 @@ class Report:
 
     @property
     def has_passed(self) -> bool:
-        """Whether every step came as expected, and nothing was wrong."""
+        """True if every step came as expected and nothing was wrong."""
         return not any(o.fault for o in self.outcomes) and not any(f.is_wrong for f in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the report as JSON values, for programs."""
         return {
             "scenario": self.scenario,
             "passed": self.has_passed,
@@ -82,13 +82,13 @@ class Report:
 
     @property
     def faults(self) -> list[str]:
-        """Why it has not passed, the worst first; empty: it has."""
+        """Reasons why the trial failed, findings before steps; empty if it passed."""
         wrong = [finding.text for finding in self.findings if finding.is_wrong]
         return wrong + [f"step {outcome.number}: {outcome.fault}" for outcome in self.outcomes if outcome.fault]
 
 
 def encode_junit(reports: Sequence[Report]) -> bytes:
-    """Return JUnit XML: a suite for each scenario, with a test case for each step and for each finding."""
+    """Return JUnit XML: a suite for each scenario, with a test case for each step and each finding."""
     suites = ET.Element("testsuites", name="forewarn try")
     for report in reports:
         suites.append(_suite_of(report))
@@ -114,5 +114,5 @@ def _suite_of(report: Report) -> ET.Element:
 
 
 def _clean(text: str) -> str:
-    """Return what XML can hold of it."""
+    """Return the text without characters that XML cannot hold."""
     return "".join(c for c in text if c in "\t\n" or c.isprintable())

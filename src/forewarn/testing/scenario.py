@@ -1,7 +1,7 @@
-"""A scenario as its file says it: an inventory, and a timeline of what happens, what goes wrong and what is expected.
+"""A scenario as written in its file: an inventory, and a timeline of operations, faults and expectations.
 
-The steps are taken one after the other. Each begins at a moment (``at: 30s`` from the beginning, ``at: +30s`` after the
-step before), or after something that happened (``after: approved web``); without either, at once.
+The steps are carried out in order. Each begins at a time (``at: 30s`` from the beginning, ``at: +30s`` after the
+previous step), or after something happened to an operation (``after: approved web``); without either, at once.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ __all__ = [
 ]
 
 SCHEMA_LINE = "# yaml-language-server: $schema=scenario.schema.json"
-"""First line of a scenario file: editors check it against the schema that lies beside it."""
+"""First line of a scenario file: editors check the file against the schema in the same folder."""
 
 STEPS_MAX = 1000
-"""How many steps a scenario may have, with those of included timelines."""
+"""Maximum number of steps of a scenario, including those of included timelines."""
 
 _NAMES_MAX = 1000
 _WITHIN = timedelta(days=1)
@@ -86,16 +86,16 @@ SETTINGS = frozenset(
         "user_operations_max",
     }
 )
-"""Settings that a scenario may have."""
+"""Settings that a scenario may change."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """When a step begins.
+    """Start time of a step.
 
     Attributes:
-        span: Since the beginning, or since the step before.
-        is_relative: Which of both.
+        span: Time since the beginning, or since the previous step.
+        is_relative: True if `span` counts from the previous step.
     """
 
     span: timedelta
@@ -116,12 +116,12 @@ class _In(BaseModel):
 
 
 def _named(value: object) -> object:
-    """A VM's or host's name alone, where nothing else is to be said."""
+    """Expand the short form, which is only the name of a VM or host."""
     return {"name": value} if isinstance(value, str) else value
 
 
 class VmStep(_In):
-    """Something happens to one VM."""
+    """An operation on one VM."""
 
     name: Name = Field(alias="vm")
     operation: Name | None = Field(None, alias="as")
@@ -131,7 +131,7 @@ class VmStep(_In):
 
 
 class HostStep(_In):
-    """Something happens to a host with all its VMs."""
+    """An operation on a host with all its VMs."""
 
     name: Name = Field(alias="host")
     operation: Name | None = Field(None, alias="as")
@@ -142,7 +142,7 @@ class HostStep(_In):
 
 
 class Schedule(_In):
-    """Maintenance is announced."""
+    """Announce maintenance."""
 
     operation: Name | None = Field(None, alias="as")
     vms: Names | None = None
@@ -170,21 +170,21 @@ class Schedule(_In):
 
 
 class Approve(_In):
-    """A VM approves what an operation announced to it."""
+    """Approve an operation as one of the VMs it was announced to."""
 
     operation: Name
     by: Name
 
 
 class Defer(_In):
-    """An operation is put off, up to its latest start."""
+    """Defer an operation, up to its latest start."""
 
     operation: Name
     by: PositiveSpan
 
 
 class Extend(_In):
-    """Who prepares for an operation is given more time, as its policy grants."""
+    """Give tenants more time to prepare for an operation, as its policy grants."""
 
     operation: Name
     by: PositiveSpan
@@ -194,7 +194,7 @@ class Extend(_In):
 
 
 class Impact(_In):
-    """A further impact of what has started (R80)."""
+    """A further impact of a started operation (R80)."""
 
     operation: Name
     duration: Annotated[int, Field(ge=1, le=10**9)] = 1
@@ -209,7 +209,7 @@ FaultKind = Annotated[
 
 
 class FaultStep(_In):
-    """Something goes wrong at the endpoint (R66)."""
+    """Inject a fault at the endpoint (R66)."""
 
     kind: FaultKind
     vms: Names | None = None
@@ -233,20 +233,20 @@ class FaultStep(_In):
 
 
 class Expect(_In):
-    """What must be so, at once or within a time; whatever is named must hold together.
+    """Expectations, which must hold at once or within a time; all those given must hold together.
 
     Attributes:
-        operation: About what an operation announced to `vm`.
-        vm: As that VM sees it; the handler's VM where none is named.
+        operation: Operation whose event, as announced to `vm`, is meant.
+        vm: VM whose view is checked; the handler's VM if none is given.
         status: ``Scheduled`` or ``Started`` in the document, ``gone`` after it was there, ``absent`` if it never was.
-        approved: Whether somebody has approved it.
-        type, description, duration, source, resources: Of the event.
+        approved: True if it has been approved.
+        type, description, duration, source, resources: Values of the event.
         incarnation: DocumentIncarnation.
-        events: How many are in the document.
-        document: Its bytes.
+        events: Number of events in the document.
+        document: Bytes of the document.
         version: The api-version for `document`.
-        within: How long it may take.
-        always: It holds for the whole of `within`, rather than at some moment of it.
+        within: Time limit.
+        always: True if it must hold for the whole of `within`, rather than at some moment of it.
     """
 
     operation: Name | None = Field(None, alias="event")
@@ -301,7 +301,7 @@ _AFTER = rf"^\s*({'|'.join(_HAPPENINGS)})\s+\S+\s*$"
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """A step begins when this has happened to an operation."""
+    """Start of a step after something has happened to an operation."""
 
     what: str
     operation: str
@@ -345,14 +345,14 @@ Action: TypeAlias = (
 
 
 Mode = Literal["play", "try"]
-"""Whether a scenario stands for itself, or a handler runs beside it."""
+"""Mode of a run: ``play`` runs the scenario alone, ``try`` with a handler beside it."""
 
 MODES: tuple[Mode, ...] = ("play", "try")
-"""Both."""
+"""Both modes."""
 
 
 class Step(_In):
-    """One step of the timeline: when, and exactly one thing that happens, goes wrong or is expected."""
+    """One step of the timeline: its start, and exactly one operation, fault or expectation."""
 
     at: Annotated[At, BeforeValidator(_at), WithJsonSchema(_AT_SCHEMA)] | None = None
     after: Annotated[After, BeforeValidator(_after), WithJsonSchema({"type": "string", "pattern": _AFTER})] | None = (
@@ -412,18 +412,18 @@ class Step(_In):
 
     @property
     def verb(self) -> str:
-        """What happens, in one word."""
+        """Name of the action."""
         return next(name for name in ACTIONS if getattr(self, name) is not None)
 
     @property
     def action(self) -> Action:
-        """What happens, in full."""
+        """The action with its arguments."""
         action: Action = getattr(self, self.verb)
         return action
 
     @property
     def makes(self) -> str | None:
-        """The name of the operation that it begins; None: it begins none."""
+        """Name of the operation that it begins; None if it begins none."""
         if self.verb not in OPERATIONS:
             return None
         operation: str | None = getattr(self.action, "operation", None)
@@ -431,7 +431,7 @@ class Step(_In):
 
     @property
     def refers(self) -> Iterable[str]:
-        """Operations that must have begun before."""
+        """Operations that must have begun before this step."""
         named = [self.after.operation] if self.after is not None else []
         if self.verb in {"cancel", "start", "complete"}:
             named.append(str(self.action))
@@ -460,7 +460,7 @@ ACTIONS = (
     "expect",
     "include",
 )
-"""Everything that a step may do."""
+"""All actions of a step."""
 
 
 class ScenarioIn(_In):

@@ -1,4 +1,4 @@
-"""Scenario files as they are written: found, read, their parameters filled in, and included timelines taken in."""
+"""Scenario files as written: found, read, with their parameters filled in and included timelines expanded."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 class Faulty(Exception):
-    """A file cannot be read as a scenario.
+    """The file cannot be read as a scenario.
 
     Attributes:
-        faults: Everything that is wrong with it; at least one.
+        faults: Every fault found in it; at least one.
     """
 
     def __init__(self, faults: list[ForewarnError]) -> None:
@@ -37,13 +37,13 @@ class Faulty(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioFile:
-    """One file, before anything in it is looked up elsewhere.
+    """One file, before its references to others are resolved.
 
     Attributes:
-        name: The scenario's: that of its file, without the suffix.
+        name: Name of the scenario: the file name without its suffix.
         content: YAML.
-        where: What the file is called in errors.
-        folder: Where the files lie that it includes; None: it includes none but shipped ones.
+        where: Name of the file in errors.
+        folder: Folder of the files that it includes; None if it may include only shipped ones.
     """
 
     name: str
@@ -54,10 +54,10 @@ class ScenarioFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A step, and where it stands.
+    """A step with its place.
 
     Attributes:
-        file: The included file; empty: the scenario's own.
+        file: The included file; empty for the scenario's own file.
     """
 
     step: Step
@@ -67,16 +67,16 @@ class Placed:
 
 
 def shipped_scenarios() -> list[str]:
-    """The names of those that come with Forewarn, in alphabetical order."""
+    """Return the names of the shipped scenarios, in alphabetical order."""
     folder = resources.files("forewarn.testing") / "scenarios"
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 def find_scenario(name_or_file: str) -> ScenarioFile:
-    """Return a scenario that comes with Forewarn, by its name, or one of a file.
+    """Return a shipped scenario by its name, or the scenario in a file.
 
     Raises:
-        NotFound: There is no such name, and no such file.
+        NotFound: There is neither a scenario nor a file of that name.
         ConfigError: The file cannot be read.
     """
     if name_or_file in shipped_scenarios():
@@ -93,7 +93,7 @@ def find_scenario(name_or_file: str) -> ScenarioFile:
 
 
 def _nearby(path: Path) -> list[str]:
-    """What may have been meant by a file that is not there: the shipped scenarios, and the files beside it."""
+    """Return candidates for a missing file: the shipped scenarios, and the files in its folder."""
     beside = sorted(each for each in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
     return [*shipped_scenarios(), *(str(each) for each in beside)]
 
@@ -117,15 +117,15 @@ def _of_path(path: Path, where: str) -> ScenarioFile:
 
 
 def read_scenario(file: ScenarioFile, given: Mapping[str, Scalar]) -> tuple[YamlSource, ScenarioIn]:
-    """Return what the file says, with its parameters filled in.
+    """Return the content of the file, with its parameters filled in.
 
     Args:
-        file: What to read.
-        given: Values of parameters in place of their defaults.
+        file: File to read.
+        given: Values of parameters that replace their defaults.
 
     Raises:
-        Faulty: It does not say a scenario.
-        ConfigError: It is no YAML, or its parameters are wrong.
+        Faulty: It is not a valid scenario.
+        ConfigError: It is not valid YAML, or its parameters are wrong.
     """
     source = YamlSource(file.where, size_bytes_max=_SIZE_BYTES_MAX, kind="scenario", fault=ConfigError)
     content = source.read(file.content)
@@ -139,7 +139,7 @@ def read_scenario(file: ScenarioFile, given: Mapping[str, Scalar]) -> tuple[Yaml
 
 
 class _BadValue(ConfigError):
-    """A value was given for a parameter that cannot have it; ``details["name"]`` is the parameter."""
+    """The value given for a parameter is not allowed; ``details["name"]`` is the parameter."""
 
 
 def _choose_values(
@@ -161,11 +161,11 @@ def _choose_values(
 
 
 def expand_includes(file: ScenarioFile, source: YamlSource, parsed: ScenarioIn) -> list[Placed]:
-    """Return the steps of a scenario, with those of the timelines that it includes in their places.
+    """Return the steps of a scenario, with each include replaced by the steps of its timeline.
 
     Raises:
-        Faulty: An included file does not say a scenario.
-        ForewarnError: An included file is not there or includes itself, or a limit is exceeded; with file and line.
+        Faulty: An included file is not a valid scenario.
+        ForewarnError: An included file is missing or includes itself, or a limit is exceeded; with file and line.
     """
     return _Expansion().expand(file, source, parsed)
 
@@ -233,5 +233,5 @@ def _find_included(file: ScenarioFile, source: YamlSource, place: Place, name: s
 
 
 def _identity(file: ScenarioFile) -> str:
-    """What tells whether two files are the same one."""
+    """Return a key that is equal for two files only if they are the same."""
     return file.name if file.folder is None else str(Path(file.where).resolve())

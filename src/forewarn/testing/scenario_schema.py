@@ -1,4 +1,4 @@
-"""The JSON Schema of scenario files, made from the models that read them."""
+"""JSON Schema of scenario files, generated from the models that read them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def encode_scenario_schema() -> str:
 def scenario_schema() -> dict[str, Any]:
     """Return the schema, in JSON Schema 2020-12.
 
-    It says what keys there are, what each value may be, and that a step does exactly one thing. Whatever is not text
-    may be a parameter instead. What names refer to is left to ``forewarn scenario check``.
+    It gives the keys, the values each may have, and the rule that a step does exactly one thing. Any value that is not
+    text may be a parameter instead. References between names are left to ``forewarn scenario check``.
     """
     schema = ScenarioIn.model_json_schema(by_alias=True)
     kept = schema["properties"].pop("parameters")
@@ -48,7 +48,7 @@ def scenario_schema() -> dict[str, Any]:
 
 
 def _with_parameters(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema so that whatever is no plain text may be a parameter, too."""
+    """Return the schema with a parameter allowed in place of every value that is not plain text."""
     made = {key: _part_with_parameters(key, value) for key, value in schema.items()}
     if _is_span_of_python(made.get("default")):
         del made["default"]
@@ -60,7 +60,7 @@ def _with_parameters(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _first_paragraph(docstring: str) -> str:
-    """Return what is for people who write scenarios; what follows is for those who read the code."""
+    """Return the paragraph for authors of scenarios; the rest is for readers of the code."""
     return " ".join(docstring.partition("\n\n")[0].split())
 
 

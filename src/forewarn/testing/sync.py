@@ -34,9 +34,9 @@ __all__ = ["ScheduledEvents"]
 
 
 class ScheduledEvents:
-    """A metadata endpoint in this process, on virtual time, and everything that can happen behind it.
+    """A metadata endpoint in this process, on virtual time, with everything that can happen behind it.
 
-    A context manager: it answers until its block ends. ::
+    Use it as a context manager: it answers until its block ends. ::
 
         with ScheduledEvents() as events:
             event = events.schedule("Reboot")
@@ -45,9 +45,9 @@ class ScheduledEvents:
             assert event.status == "Started"
 
     Args:
-        inventory: Names of standalone VMs, an inventory's content or its file; None for one VM, ``vm-1``.
-        start: Where time begins; UTC where it has no zone.
-        enabled: Whether every VM has asked before, so that events are announced from the first moment (R67).
+        inventory: Names of standalone VMs, the content of an inventory, or its file; None for one VM, ``vm-1``.
+        start: Start of virtual time; UTC if it has no time zone.
+        enabled: True if every VM has already sent a request, so events are announced from the start (R67).
         settings: Settings of `forewarn serve`, for example ``first_answer_delay="2m"`` or ``rate_limit_per_s=5``.
     """
 
@@ -73,7 +73,7 @@ class ScheduledEvents:
     ) -> None:
         loop.call(self._running.__aexit__(None, None, None))
 
-    # Where VMs ask
+    # Addresses
 
     @property
     def url(self) -> str:
@@ -81,23 +81,23 @@ class ScheduledEvents:
         return self.url_of()
 
     def url_of(self, vm: str | None = None) -> str:
-        """Base URL under which that VM reaches the endpoint: whoever asks there is that VM."""
+        """Return the base URL of the endpoint for that VM: every caller at this URL is taken for that VM."""
         return loop.call(self._lab.url(vm))
 
     # Time
 
     @property
     def now(self) -> datetime:
-        """The service's time."""
+        """Current time of the service."""
         return self._lab.clock.now()
 
     def advance(self, by: AnySpan) -> datetime:
-        """Move the time; everything that falls due on the way happens at its own moment, in order."""
+        """Advance virtual time; everything due on the way happens at its own moment, in order."""
         return loop.call(self._lab.advance(as_span(by)))
 
-    # What happens
+    # Operations
 
-    def schedule(  # noqa: PLR0913 - what a maintenance is made of
+    def schedule(  # noqa: PLR0913 - the parts of a maintenance
         self,
         type: EventTypeName = "Freeze",
         vm: str | Sequence[str] | None = None,
@@ -109,23 +109,23 @@ class ScheduledEvents:
         description: str | None = None,
         turns_out_as: EventTypeName | None = None,
     ) -> ScheduledEvent:
-        """Announce maintenance for a VM, or for several at once; None: the first.
+        """Announce maintenance for one VM, or for several at once; None for the first VM.
 
         Args:
             type: ``Freeze``, ``Reboot``, ``Redeploy``, ``Preempt`` or ``Terminate``.
-            vm: Which.
-            duration_s: Expected impact; 0 none, -1 unknown; None: as usual for that type.
-            notice: From now to NotBefore; None: the least that is promised. It may be shorter than that.
-            not_before: Instead of `notice`.
+            vm: Name of the VM, or names of several.
+            duration_s: Expected impact in seconds; 0 none, -1 unknown; None for the default of that type.
+            notice: Time from now to NotBefore; None for the guaranteed minimum. It may be shorter than that.
+            not_before: Alternative to `notice`.
             source: ``Platform`` or ``User``.
-            description: None: as usual for that type.
+            description: Text for the event; None for the default of that type.
             turns_out_as: ``Freeze``, for a Reboot that does not restart the VM in the end (R81).
 
         Returns:
-            What the first of them is shown.
+            The event as announced to the first audience.
 
         Raises:
-            CallerError: It makes no sense, or stands against something that is under way.
+            CallerError: The request makes no sense, or conflicts with an operation under way.
         """
         names = self._names(vm)
         return self._carry_out(
@@ -142,22 +142,22 @@ class ScheduledEvents:
         )[0]
 
     def restart(self, vm: str | None = None) -> ScheduledEvent:
-        """A user restarts a VM (R87)."""
+        """Restart a VM as its user (R87)."""
         return self._operate("user-restart", vm)
 
     def redeploy(self, vm: str | None = None) -> ScheduledEvent:
-        """A user redeploys a VM (R87)."""
+        """Redeploy a VM as its user (R87)."""
         return self._operate("user-redeploy", vm)
 
     def evict(self, vm: str | None = None) -> ScheduledEvent:
-        """The platform takes a Spot VM back (R90)."""
+        """Evict a Spot VM (R90)."""
         return self._operate("spot-eviction", vm)
 
     def delete(self, vm: str | None = None) -> ScheduledEvent:
-        """A VM of a scale set is deleted (R91)."""
+        """Delete a VM of a scale set (R91)."""
         return self._operate("scale-set-delete", vm)
 
-    def maintain(  # noqa: PLR0913 - what a maintenance is made of
+    def maintain(  # noqa: PLR0913 - the parts of a maintenance
         self,
         host: str | Sequence[str],
         type: EventTypeName = "Freeze",
@@ -167,31 +167,31 @@ class ScheduledEvents:
         source: SourceName = "Platform",
         description: str | None = None,
     ) -> list[ScheduledEvent]:
-        """Announce maintenance for hosts with all their VMs, as `schedule` does for VMs; an item for each event."""
+        """Announce maintenance for hosts with all their VMs, like `schedule` for VMs; return an item for each event."""
         hosts = [host] if isinstance(host, str) else host
         return self._carry_out(
             request_of(type, hosts=hosts, source=source, description=description, duration_s=duration_s, notice=notice)
         )
 
     def fail_host(self, host: str) -> list[ScheduledEvent]:
-        """A host fails: its VMs see a Reboot that has started (R73)."""
+        """Make a host fail: its VMs see a Reboot that has started (R73)."""
         return self._carry_out(Request(cause="hardware-failure", hosts=(host,)))
 
     def predict_failure(self, host: str, within: AnySpan = "7d") -> list[ScheduledEvent]:
-        """A host will fail: its VMs see a Redeploy days ahead (R72)."""
+        """Predict the failure of a host: its VMs see a Redeploy days ahead (R72)."""
         notice = as_span(within)
         return self._carry_out(Request(cause="predicted-failure", hosts=(host,), notice=notice, force_reason="a test"))
 
     def approve(self, event: ScheduledEvent | str) -> None:
-        """Approve an event in the place of its VM, given as itself or as its id."""
+        """Approve an event, given as object or id, on behalf of its VM."""
         loop.call(self._lab.approve([event if isinstance(event, str) else event.id]))
 
     def cancel(self, event: ScheduledEvent) -> None:
-        """Take a scheduled operation back (R77)."""
+        """Cancel a scheduled operation (R77)."""
         loop.call(self._lab.backend.engine.cancel(event.maintenance_id, actor=ACTOR))
 
     def start(self, event: ScheduledEvent) -> None:
-        """Start a scheduled operation now, whoever has approved it and whatever was promised."""
+        """Start a scheduled operation now, regardless of approvals and of the promised notice."""
         loop.call(self._lab.backend.engine.start(event.maintenance_id, actor=ACTOR, reason="a test"))
 
     def complete(self, event: ScheduledEvent) -> None:
@@ -199,12 +199,12 @@ class ScheduledEvents:
         loop.call(self._lab.backend.engine.complete(event.maintenance_id, actor=ACTOR))
 
     def impact(self, event: ScheduledEvent, duration_s: int = 1) -> None:
-        """A further impact while it is started; no document shows it (R80)."""
+        """Report a further impact of a started operation; no document shows it (R80)."""
         loop.call(self._lab.backend.engine.impact(event.maintenance_id, duration_s, actor=ACTOR))
 
-    # What goes wrong
+    # Faults
 
-    def inject(  # noqa: PLR0913 - what a fault is made of
+    def inject(  # noqa: PLR0913 - the parts of a fault
         self,
         fault: FaultName,
         *,
@@ -215,19 +215,19 @@ class ScheduledEvents:
         lasts: AnySpan | None = None,
         delay: AnySpan | None = None,
     ) -> Fault:
-        """Have something go wrong at the endpoint (R66); `forewarn fault kinds` lists what can.
+        """Inject a fault at the endpoint (R66); `forewarn fault kinds` lists them.
 
         Args:
-            fault: The kind, for example ``"503"``, ``"late"`` or ``"truncated"``.
-            vm: Whose requests; None: everybody's.
-            method: Only ``GET`` or only ``POST``; empty: both.
-            count: For so many requests; None: for any number.
-            rate: For that part of the requests.
-            lasts: For that time, on the service's clock; None: until `clear_faults`.
-            delay: How long it takes, where it takes time.
+            fault: Kind of fault, for example ``"503"``, ``"late"`` or ``"truncated"``.
+            vm: VMs whose requests are affected; None for all.
+            method: ``GET`` or ``POST``; empty for both.
+            count: Number of requests affected; None for no limit.
+            rate: Fraction of requests affected, from 0 to 1.
+            lasts: Duration on the service's clock; None for until `clear_faults`.
+            delay: Delay of the faults that take time.
 
         Raises:
-            CallerError: There is no such fault or VM, or a number makes no sense.
+            CallerError: There is no such fault or VM, or a number is out of range.
         """
         return loop.call(
             self._lab.inject(
@@ -242,44 +242,44 @@ class ScheduledEvents:
         )
 
     def clear_faults(self) -> int:
-        """End all faults; hands back how many were in force."""
+        """End all faults; return the number that were in force."""
         return loop.call(self._lab.clear_faults())
 
-    # What was seen
+    # Observations
 
     @property
     def document(self) -> Document:
-        """What the first VM is shown now, in the newest version."""
+        """Current document of the first VM, in the newest api-version."""
         return loop.run(self._lab.document)
 
     @property
     def documents(self) -> list[Document]:
-        """Everything that the first VM was shown so far, oldest first."""
+        """Every document shown to the first VM so far, oldest first."""
         return self.documents_of()
 
     def documents_of(self, vm: str | None = None) -> list[Document]:
-        """Everything that a VM was shown so far, oldest first."""
+        """Return every document shown to a VM so far, oldest first."""
         return loop.run(lambda: self._lab.documents(vm))
 
     @property
     def requests(self) -> list[Exchange]:
-        """Every request of every VM so far, with its answer, oldest first; the last 1,000."""
+        """Requests of all VMs so far, with their answers, oldest first; the last 1,000."""
         return self.requests_of()
 
     def requests_of(self, vm: str | None = None) -> list[Exchange]:
-        """The requests of one VM; None: of all."""
+        """Return the requests of one VM; None for all."""
         return loop.run(lambda: self._lab.requests(vm))
 
     @property
     def warnings(self) -> list[tuple[Exchange, Advice]]:
-        """Where a client relied on what real endpoints refuse or do not promise."""
+        """Requests in which a client relied on something that real endpoints refuse or do not promise."""
         return loop.run(self._lab.warnings)
 
     def assert_no_warnings(self) -> None:
-        """Check that no client relied on what real endpoints refuse or do not promise.
+        """Check that no client relied on anything that real endpoints refuse or do not promise.
 
         Raises:
-            AssertionError: One did; the message says which request, and what is wrong or unwise about it.
+            AssertionError: A client did; the message names each such request, and what is wrong or unwise about it.
         """
         __tracebackhide__ = True  # pytest shows the line of the test instead
         lines = [
@@ -289,7 +289,7 @@ class ScheduledEvents:
         if lines:
             raise AssertionError("\n  ".join([f"{len(lines)} warnings about what clients asked:", *lines]))
 
-    # Within
+    # Internals
 
     def _names(self, vm: str | Sequence[str] | None) -> list[str]:
         return [self._lab.default_vm] if vm is None else [vm] if isinstance(vm, str) else list(vm)

@@ -1,8 +1,8 @@
-"""What an endpoint showed, with times, as a file: a transcript.
+"""Transcripts: files of the answers of an endpoint, with times.
 
-JSON Lines. The first line describes it, one line follows for each answer that differs from the one before, and the last
-one says when and why it ended. Neither the first nor the last names a machine; what the endpoint itself said stands in
-the bodies as it came.
+JSON Lines. The first line describes the recording, one line follows for each answer that differs from the previous one,
+and the last line gives the time and reason of the end. Neither the first nor the last names a machine; the bodies hold
+the endpoint's answers unchanged.
 
 ::
 
@@ -11,7 +11,7 @@ the bodies as it came.
     {"at_s": 61.0, "took_s": 10.0, "failure": "time-out"}
     {"end_s": 3600.0, "reason": "time", "asked": 3561}
 
-A file without a last line was written by a recorder that did not come to its end; everything that it saw is there.
+A file without a last line was written by a recorder that was interrupted; it holds everything seen until then.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ __all__ = [
 ]
 
 FORMAT = 1
-"""The version of the format that is written, and the only one that is read."""
+"""Version of the format that is written, and the only one that is read."""
 
 HEADERS = ("content-type", "date", "etag", "retry-after")
-"""The headers that are kept of an answer: those that a client reads, and the endpoint's time."""
+"""Headers kept of an answer: those that clients read, and the endpoint's time."""
 
 SIZE_BYTES_MAX = 64 << 20
-"""The largest file that is written or read."""
+"""Maximum size of a file that is written or read."""
 
 BODY_SIZE_BYTES_MAX = 1 << 20
-"""The longest body that is kept."""
+"""Maximum size of a body that is kept."""
 
 _LINE_SIZE_BYTES_MAX = 8 << 20
 _END_SIZE_BYTES = 256
@@ -67,20 +67,20 @@ _SKEW = timedelta(seconds=2)
 
 
 class Failure(StrEnum):
-    """Why there was no answer."""
+    """Reason why there was no answer."""
 
     NO_CONNECTION = "no-connection"
-    """Nobody accepted one."""
+    """No connection was accepted."""
 
     BROKEN = "broken"
-    """It ended before the answer was whole, or what came was no HTTP."""
+    """The connection ended before the answer was complete, or the answer was not HTTP."""
 
     TIME_OUT = "time-out"
-    """Nothing came in time."""
+    """No answer came in time."""
 
 
 class EndReason(StrEnum):
-    """Why a recording ended."""
+    """Reason why a recording ended."""
 
     SIGNAL = "signal"
     TIME = "time"
@@ -89,15 +89,15 @@ class EndReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What one request came to.
+    """Result of one request.
 
     Attributes:
-        at_s: When it was asked, in seconds since the beginning.
-        took_s: How long it took until it was known.
-        status: HTTP status; 0 where there was no answer.
-        headers: Those of `HEADERS` that it had, names in lower case.
-        body: As it came.
-        failure: Why there was no answer; None: there was one.
+        at_s: Time of the request, in seconds since the beginning.
+        took_s: Seconds from the request to its result.
+        status: HTTP status; 0 without an answer.
+        headers: Those of `HEADERS` in the answer, names in lower case.
+        body: Body as received.
+        failure: Reason why there was no answer; None if there was one.
     """
 
     at_s: float
@@ -109,21 +109,21 @@ class Entry:
 
     @property
     def seen_s(self) -> float:
-        """When it was known, in seconds since the beginning."""
+        """Time of the result, in seconds since the beginning."""
         return self.at_s + self.took_s
 
     def says_the_same(self, other: Entry | None) -> bool:
-        """Whether a client sees no difference but the time."""
+        """Return True if a client sees no difference but the time."""
         return other is not None and self.substance == other.substance
 
     @property
     def substance(self) -> tuple[object, ...]:
-        """All of it but the times."""
+        """All values but the times."""
         headers = {name: value for name, value in self.headers.items() if name != "date"}
         return (self.failure, self.status, headers, self.body)
 
     def document(self, version: str) -> Document | None:
-        """What it says about events; None: nothing, so what was known before still stands."""
+        """Return its document; None if it has none, so the previous document still applies."""
         if self.status != 200:  # noqa: PLR2004 - OK
             return None
         try:
@@ -132,7 +132,7 @@ class Entry:
             return None
 
     def describe(self, version: str) -> str:
-        """In a few words, for people."""
+        """Return a short description for people."""
         if self.failure is not None:
             return f"no answer: {self.failure}"
         document = self.document(version)
@@ -144,16 +144,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """Everything that an endpoint showed for a time.
+    """All answers of an endpoint over a period.
 
     Attributes:
-        api_version: What was asked for.
-        began: When the recording began, on the clock of whoever recorded; UTC.
-        interval_s: From one question to the next.
-        entries: Each differs from the one before; in order of time.
-        end_s: When it ended, in seconds since the beginning.
-        end_reason: None: the recorder did not come to its end.
-        asked: How many requests were made; None: not known.
+        api_version: The api-version of the requests.
+        began: Start of the recording, on the recorder's clock; UTC.
+        interval_s: Interval between requests.
+        entries: Answers that differ from the previous one, in order of time.
+        end_s: End of the recording, in seconds since the beginning.
+        end_reason: Reason for the end; None if the recorder was interrupted.
+        asked: Number of requests made; None if unknown.
     """
 
     api_version: str
@@ -166,12 +166,12 @@ class Transcript:
 
     @property
     def began_there(self) -> datetime:
-        """When the recording began, on the endpoint's clock where that told another time than ours; UTC."""
+        """Start of the recording, on the endpoint's clock if that differed from the recorder's; UTC."""
         first = next((entry for entry in self.entries if _served_at(entry) is not None), None)
         return self.began if first is None else self.moment(first) - timedelta(seconds=first.seen_s)
 
     def moment(self, entry: Entry) -> datetime:
-        """When an answer was seen, on the endpoint's clock where it told another time than ours; UTC."""
+        """Return the time of an answer, on the endpoint's clock if that differed from the recorder's; UTC."""
         ours = self.began + timedelta(seconds=entry.seen_s)
         theirs = _served_at(entry)
         return ours if theirs is None or abs(theirs - ours) <= _SKEW else theirs
@@ -181,7 +181,7 @@ def _served_at(entry: Entry) -> datetime | None:
     return decode_moment(entry.headers.get("date", ""))
 
 
-# The lines
+# Lines
 
 _AnyLine = TypeVar("_AnyLine", bound=BaseModel)
 
@@ -254,7 +254,7 @@ def load_transcript(path: Path) -> Transcript:
     """Read a transcript from a file.
 
     Raises:
-        ConfigError: It cannot be read, is too large, or is no transcript; with the line.
+        ConfigError: It cannot be read, is too large, or is not a transcript; with the line.
     """
     try:
         size_bytes = path.stat().st_size
@@ -271,20 +271,20 @@ def load_transcript(path: Path) -> Transcript:
 def read_transcript(file: BinaryIO, where: str) -> Transcript:
     """Read a transcript.
 
-    A last line that was cut off is left out: it is what a crash in the middle of writing leaves.
+    An incomplete last line is ignored: a crash in the middle of a write leaves one.
 
     Args:
-        file: Open for reading.
-        where: Its name, for errors.
+        file: File open for reading.
+        where: Name of the file, for errors.
 
     Raises:
-        ConfigError: It is too large, or no transcript; with the line.
+        ConfigError: It is too large, or not a transcript; with the line.
     """
     return _Reading(where).read(file)
 
 
 class _Reading:
-    """One file, being read."""
+    """Reader of one file."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -380,7 +380,7 @@ class _Reading:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Whether a last line without its end is all there, as an editor may leave it."""
+    """Return True if a last line without a line end is complete, as an editor may leave it."""
     try:
         json.loads(line)
     except (ValueError, RecursionError):
@@ -392,14 +392,14 @@ def _is_whole(line: bytes) -> bool:
 
 
 class TranscriptWriter:
-    """Writes a transcript, line by line: what has been written stays, whatever becomes of this process.
+    """Writes a transcript, line by line: every line written survives a crash of this process.
 
     Args:
-        file: Open for writing, unbuffered.
-        api_version: What is asked for.
-        began: Now.
-        interval_s: From one question to the next.
-        size_bytes_max: How large it may get; at most `SIZE_BYTES_MAX`.
+        file: File open for writing, unbuffered.
+        api_version: The api-version of the requests.
+        began: Current time.
+        interval_s: Interval between requests.
+        size_bytes_max: Maximum size of the file; at most `SIZE_BYTES_MAX`.
 
     Raises:
         OSError: It cannot be written.
@@ -423,10 +423,10 @@ class TranscriptWriter:
         self._put(_encoded(head))
 
     def add(self, entry: Entry) -> bool:
-        """Write down what a request came to, if it differs from what the one before came to.
+        """Write the result of a request if it differs from the previous one.
 
         Returns:
-            Whether it does.
+            True if it differs.
 
         Raises:
             LimitExceeded: There is no room for it.
@@ -435,6 +435,7 @@ class TranscriptWriter:
         if entry.says_the_same(self._last):
             return False
         line = _encoded(_line_of(entry))
+        # Keep room for the last line.
         if self._size_bytes + len(line) + _END_SIZE_BYTES > self._size_bytes_max or self.entries >= _ENTRIES_MAX:
             msg = (
                 f"the transcript is full after {self._size_bytes} bytes and {self.entries} answers: the limit is "
@@ -465,7 +466,7 @@ class TranscriptWriter:
     def _put(self, line: bytes) -> None:
         rest = memoryview(line)
         while rest:
-            rest = rest[self._file.write(rest) :]
+            rest = rest[self._file.write(rest) :]  # an unbuffered write may be partial
         self._size_bytes += len(line)
         if self._file.isatty() or not self._file.seekable():
             return

@@ -1,4 +1,4 @@
-"""A handler, tried: it runs beside a scenario, and everything that it does at the endpoint is looked at."""
+"""Trial of a handler: run it beside a scenario, and examine its requests to the endpoint."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = ["try_all", "try_handler"]
 
 _TIMER_S = 0.1
 _WRONG_HERE = frozenset({"version-preview"})
-"""What an endpoint answers, and what leaves a VM without a word of its Preempt all the same."""
+"""Advice that fails a trial: endpoints answer such a request, but the VM never sees its Preempt."""
 _OUTPUT_SHOWN = 4000
 
 
-async def try_handler(  # noqa: PLR0913 - what a trial is made of
+async def try_handler(  # noqa: PLR0913 - the parts of a trial
     scenario: Scenario,
     command: Sequence[str],
     *,
@@ -47,22 +47,22 @@ async def try_handler(  # noqa: PLR0913 - what a trial is made of
     on_step: Callable[[Outcome], None] = lambda _outcome: None,
     on_wait: Callable[[int, str], None] = lambda _number, _text: None,
 ) -> Report:
-    """Run the handler of the scenario's VM while the scenario is played on virtual time, and look at what it does.
+    """Run the handler of the scenario's VM while the scenario is played on virtual time, and report its behaviour.
 
-    Time goes on as soon as the handler has reacted to a change, or when its patience is over.
+    Time advances as soon as the handler has reacted to a change, or when the patience is used up.
 
     Args:
-        scenario: What happens.
+        scenario: Scenario to play.
         command: The handler, with its arguments.
-        patience_s: How many real seconds it has to react to each change.
-        prepared: A shell command that succeeds while the VM is prepared, and fails while it is not. Empty: none.
-        recovered: A shell command that succeeds while the VM is as it was before any event; asked when no event hits
-            it any more. Empty: none.
-        reboots: Whether a Reboot or Redeploy of its VM kills the handler and starts it again, in any scenario.
-        is_alone: Give it a network of its own, with the endpoint at 169.254.169.254, where that is possible.
-        folder: Where the handler and the commands run; None: where this process does.
-        on_step: Told of each step that is done.
-        on_wait: Told of each step, by its number and in words, before it is waited for.
+        patience_s: Real seconds that the handler has to react to each change.
+        prepared: Shell command that succeeds while the VM is prepared, and fails while it is not; empty for none.
+        recovered: Shell command that succeeds while the VM is as it was before any event; run when no event affects it
+            any more; empty for none.
+        reboots: True if a Reboot or Redeploy of its VM kills and restarts the handler, in any scenario.
+        is_alone: True to give it its own network, with the endpoint at 169.254.169.254, where possible.
+        folder: Working directory of the handler and the commands; None for that of this process.
+        on_step: Called after each step with its outcome.
+        on_wait: Called before each step, with its number and description.
 
     Raises:
         InvalidRequest: The scenario is not for handlers.
@@ -103,21 +103,21 @@ async def try_all(
     *,
     jobs: int,
     on_report: Callable[[Report], None] = lambda _report: None,
-    **how: Any,  # noqa: ANN401 - whatever `try_handler` takes
+    **how: Any,  # noqa: ANN401 - any argument of `try_handler`
 ) -> list[Report]:
-    """Run the handler in each of several scenarios, several at a time, each in an empty folder of its own.
+    """Run the handler in several scenarios at a time, each in its own empty folder.
 
-    Handlers mostly wait, so more of them than there are processors run at a time. The longest begin first.
+    Handlers mostly wait, so more of them than there are processors can run at once. The longest begin first.
 
     Args:
-        scenarios: What happens; those that are for playing only are left out.
-        command: The handler. An argument that names a file is found from the new folder as well.
-        jobs: How many run at a time.
-        on_report: Told of each report as it comes.
-        how: See `try_handler`.
+        scenarios: Scenarios to play; those that are for playing only are skipped.
+        command: The handler. Arguments that name files are made absolute.
+        jobs: Number of handlers that run at once.
+        on_report: Called with each report when it is ready.
+        how: Keyword arguments of `try_handler`.
 
     Returns:
-        In the order of the scenarios.
+        Reports in the order of the scenarios.
     """
     wanted = [scenario for scenario in scenarios if scenario.only != "play"]
     begun = sorted(wanted, key=lambda scenario: -len(scenario.steps))
@@ -138,13 +138,13 @@ async def try_all(
 
 
 def _absolute(word: str) -> str:
-    """Return an argument as it is to be said in another folder: a file by its whole path, anything else as it is."""
+    """Return an argument for use in another folder: a file as its absolute path, anything else unchanged."""
     path = Path(word)
     return str(path.absolute()) if path.is_file() else word
 
 
 class _Times:
-    """Takes down when what was asked and announced, by real time."""
+    """Records the real times of requests and announcements."""
 
     def __init__(self, lab: Lab, vm: str) -> None:
         self.began_s = asyncio.get_running_loop().time()
@@ -182,7 +182,7 @@ def _sum_up(report: Report, lab: Lab, times: _Times, handler: Handler, findings:
     report.approvals = _approvals(exchanges, times)
     report.output = handler.output.decode("utf-8", "replace")[-_OUTPUT_SHOWN:]
     if len(handler.output) > _OUTPUT_SHOWN:
-        report.output = report.output.partition("\n")[2] or report.output  # from the beginning of a line
+        report.output = report.output.partition("\n")[2] or report.output  # drop the first, incomplete line
     report.findings = [
         *_of_process(report, handler),
         *findings,
@@ -193,10 +193,10 @@ def _sum_up(report: Report, lab: Lab, times: _Times, handler: Handler, findings:
 
 
 def _approvals(exchanges: Sequence[Exchange], times: _Times) -> list[tuple[str, float]]:
-    """For each event: how many seconds after its announcement its approval was taken."""
+    """Return the seconds from announcement to accepted approval, for each approved event."""
     found: dict[str, float] = {}
     for exchange in exchanges:
-        if exchange.method == "POST" and exchange.status == HTTPStatus.OK:  # taken (R49)
+        if exchange.method == "POST" and exchange.status == HTTPStatus.OK:  # accepted (R49)
             body = exchange.body.decode("utf-8", "replace").upper()
             for event_id, announced_s in times.announced_s.items():
                 if event_key(event_id) in body:
@@ -205,20 +205,20 @@ def _approvals(exchanges: Sequence[Exchange], times: _Times) -> list[tuple[str, 
 
 
 def _of_requests(exchanges: Sequence[Exchange]) -> list[Finding]:
-    """Where it relies on what real endpoints refuse or do not promise."""
+    """Return the findings about requests that real endpoints refuse, or that rely on more than they promise."""
     found = Findings()
     for _, advice in advise_all(exchanges):
         for row in advice:
-            if row.code != "rate":  # time stands still here; see `_of_pace`
+            if row.code != "rate":  # judged in real time by `_of_pace`
                 found.add(row.code, f"it {row.text} ({row.spec})", is_wrong=row.is_wrong or row.code in _WRONG_HERE)
     return list(found)
 
 
 def _of_first_answer(exchanges: Sequence[Exchange], times: _Times, delay_s: float) -> list[Finding]:
-    """What there is to say about its time-out, where the first answer is late (R67, R104).
+    """Return the finding about a time-out too short for a late first answer, if there is one (R67, R104).
 
-    The first answer is that to the request for events which came first and was not refused: others may be answered
-    while it is held.
+    The first answer is the one to the earliest GET for events that was not refused: others may be answered while it is
+    held.
     """
     answered = answered_gets(exchanges)
     first = min(answered, key=lambda each: times.asked_s[each.number] - each.took_s, default=None)
@@ -232,12 +232,12 @@ def _of_first_answer(exchanges: Sequence[Exchange], times: _Times, delay_s: floa
 
 
 def _is_held(exchange: Exchange) -> bool:
-    """Whether it was to be answered at the next change: then it is not the handler that says when (X1)."""
+    """Return True if the request was a long poll: then the endpoint decides when it is answered (X1)."""
     return "wait=" in (exchange.header("prefer") or "").replace(" ", "").lower()
 
 
 def _of_pace(times: list[float]) -> list[Finding]:
-    """What there is to say about how often it asks, by real time (R9, R97)."""
+    """Return the finding about polling too often, in real time, if there is one (R9, R97)."""
     seconds = [later - earlier for earlier, later in zip(times, times[RATE_MAX:], strict=False)]
     count = sum(span_s < 1.0 for span_s in seconds)
     text = f"it asks more than {RATE_MAX} times in a second: other endpoints answer 429 (R9, R97)"
@@ -245,7 +245,7 @@ def _of_pace(times: list[float]) -> list[Finding]:
 
 
 def _of_process(report: Report, handler: Handler) -> list[Finding]:
-    """What there is to say about the process."""
+    """Return the findings about the process."""
     findings = []
     if report.status is not None:
         findings.append(Finding("ended", f"it ended by itself, with status {report.status}", is_wrong=True))

@@ -1,4 +1,4 @@
-"""What tests may write, and how the service takes it: spans as words, inventories as lists of names."""
+"""Values that tests may write, and their conversion for the service: spans as text, inventories as lists of names."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = [
 ]
 
 EventTypeName: TypeAlias = Literal["Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"]
-"""`EventType`, as a type checker knows it."""
+"""`EventType`, for type checkers."""
 
 SourceName: TypeAlias = Literal["Platform", "User"]
-"""`Source`, likewise."""
+"""`Source`, for type checkers."""
 
 MethodName: TypeAlias = Literal["", "GET", "POST"]
-"""Requests that a fault strikes; empty: both."""
+"""Methods affected by a fault; empty for both."""
 
 FaultName: TypeAlias = Literal[
     "404",
@@ -68,20 +68,20 @@ FaultName: TypeAlias = Literal[
     "short-notice",
     "no-notice",
 ]
-"""The names in `FAULTS`, likewise."""
+"""Names in `FAULTS`, for type checkers."""
 
 AnySpan: TypeAlias = str | float | timedelta
 """``"15m"``, seconds, or a timedelta."""
 
 AnyInventory: TypeAlias = Inventory | Mapping[str, Any] | Sequence[str] | str | Path | None
-"""An inventory, its content as in the file, names of standalone VMs, one such name, a file; None for one VM."""
+"""An inventory, its content as in the file, names of standalone VMs, one such name, or a file; None for one VM."""
 
 
 def as_span(value: AnySpan) -> timedelta:
-    """A span of time.
+    """Return a time span.
 
     Raises:
-        InvalidRequest: It is none, or negative.
+        InvalidRequest: It is not a span, or is negative.
     """
     try:
         return parse_span(value)
@@ -91,12 +91,12 @@ def as_span(value: AnySpan) -> timedelta:
 
 
 def as_moment(value: datetime) -> datetime:
-    """A moment in UTC; one without a time zone is taken for that."""
+    """Return a time in UTC; one without a time zone is taken as UTC."""
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def as_fault(value: object) -> str:
-    """The name of a kind of fault.
+    """Return the name of a kind of fault.
 
     Raises:
         InvalidRequest: There is none of that name.
@@ -111,7 +111,7 @@ def as_fault(value: object) -> str:
 
 
 def as_inventory(value: AnyInventory) -> Inventory:
-    """An inventory.
+    """Return an inventory.
 
     Raises:
         ConfigError: It contradicts itself.
@@ -132,7 +132,7 @@ def as_inventory(value: AnyInventory) -> Inventory:
     return Inventory(hosts=tuple(Host(name=vm.host) for vm in vms), vms=vms)
 
 
-def request_of(  # noqa: PLR0913 - what a maintenance is made of
+def request_of(  # noqa: PLR0913 - the parts of a maintenance
     event_type: str,
     *,
     vms: Sequence[str] = (),
@@ -145,10 +145,10 @@ def request_of(  # noqa: PLR0913 - what a maintenance is made of
     not_before: datetime | None = None,
     turns_out_as: str | None = None,
 ) -> Request:
-    """A request as the core takes it; a notice shorter than promised is forced, for a test means it.
+    """Return a request for the core; a notice or NotBefore given by a test is forced, as it may be short on purpose.
 
     Raises:
-        InvalidRequest: There is no such type, source or span.
+        InvalidRequest: There is no such type or source, or a span is invalid.
     """
     kind, origin = _word(EventType, event_type, "type"), _word(Source, source or "Platform", "source")
     return Request(

@@ -1,1 +1,1 @@
-"""Small things that know nothing of Forewarn: durations, time zones, ids, secrets, text."""
+"""General-purpose code: durations, time zones, ids, secrets, text escaping, fair queues."""

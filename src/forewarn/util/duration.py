@@ -1,4 +1,4 @@
-"""Spans of time as people write them: ``90s``, ``15m``, ``24h``, ``7d``, ``250ms``."""
+"""Durations in human notation: ``90s``, ``15m``, ``24h``, ``7d``, ``250ms``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SPAN_MAX = timedelta(days=36_525)
 
 
 def parse_span(value: object) -> timedelta:
-    """Read ``90s``, ``15m``, ``24h``, ``7d``, ``250ms``, or a number of seconds; a hundred years at most.
+    """Parse ``90s``, ``15m``, ``24h``, ``7d``, ``250ms``, or a number of seconds; a hundred years at most.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: The value is in no such form, or too large.
     """
     if isinstance(value, timedelta):
         return value
@@ -33,7 +33,7 @@ def parse_span(value: object) -> timedelta:
 
 
 def format_span(span: timedelta) -> str:
-    """A short form that `parse_span` reads back."""
+    """Return a short form that `parse_span` can read."""
     us = span // timedelta(microseconds=1)
     for unit in ("d", "h", "m"):
         if us and us % _UNIT_US[unit] == 0:

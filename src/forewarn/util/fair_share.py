@@ -1,7 +1,7 @@
-"""Fair shares of what is scarce: the database's writer, its reader, the event loop.
+"""Fair sharing of scarce resources: the database's writer, its reader, the event loop.
 
-`FairQueue` decides the order, `FairBatcher` carries out what waits in batches, `Turns` lets one go at a time, and
-`Slots` some at the same time.
+`FairQueue` decides the order, `FairBatcher` carries out waiting entries in batches, `Turns` admits one task at a time,
+and `Slots` a fixed number at the same time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """How much may wait.
+    """Limits of a queue.
 
     Attributes:
-        entries_max: Entries of all owners.
-        weight_max: Weight of all owners' entries.
-        owner_entries_max: Entries of one owner.
-        owner_weight_max: Weight of one owner's entries. An owner's first entry may be heavier.
+        entries_max: Maximum number of entries of all owners.
+        weight_max: Maximum weight of all owners' entries. The first entry may be heavier.
+        owner_entries_max: Maximum number of entries of one owner.
+        owner_weight_max: Maximum weight of one owner's entries. An owner's first entry may be heavier.
     """
 
     entries_max: int = 10_000
@@ -47,14 +47,14 @@ class _Share:
 
 
 class FairQueue(Generic[T]):
-    """A queue whose owners are served in proportion, whoever came first (self-clocked fair queueing).
+    """Queue that serves its owners in proportion instead of by arrival (self-clocked fair queueing).
 
-    Each entry gets a finish tag: its weight, counted from the tag of its owner's previous entry, or from the tag that
-    was served last if that is larger. The smallest tag is served next. So owners with entries of the same weight take
-    turns, and one with heavy entries is served less often.
+    Each entry gets a finish tag: its weight, added to the tag of its owner's previous entry or to the tag served last,
+    whichever is larger. The smallest tag is served next. So owners with entries of equal weight take turns, and an
+    owner with heavy entries is served less often.
 
     Args:
-        room: How much may wait.
+        room: Limits of the queue.
     """
 
     def __init__(self, room: Room) -> None:
@@ -66,20 +66,20 @@ class FairQueue(Generic[T]):
         self._weight = 0
 
     def __len__(self) -> int:
-        """Entries that wait."""
+        """Return the number of waiting entries."""
         return len(self._heap)
 
     @property
     def next_weight(self) -> int:
-        """Weight of the entry that is served next; there must be one."""
+        """Weight of the next entry; the queue must not be empty."""
         return self._heap[0][2]
 
     def push(self, owner: str, entry: T, weight: int = 1) -> None:
-        """Let an entry wait.
+        """Add an entry.
 
         Raises:
-            StoreUnavailable: Too much waits already.
-            LimitExceeded: Too much of that owner waits already.
+            StoreUnavailable: The queue is full.
+            LimitExceeded: The owner's share of the queue is full.
         """
         room = self._room
         if len(self._heap) >= room.entries_max or (self._heap and self._weight + weight > room.weight_max):
@@ -101,7 +101,7 @@ class FairQueue(Generic[T]):
         heapq.heappush(self._heap, (share.finish, next(self._number), weight, owner, entry))
 
     def pop(self) -> T:
-        """Take the entry that is served next; there must be one."""
+        """Remove and return the next entry; the queue must not be empty."""
         self._served, _, weight, owner, entry = heapq.heappop(self._heap)
         share = self._shares[owner]
         share.entries -= 1
@@ -110,18 +110,18 @@ class FairQueue(Generic[T]):
         if not share.entries:
             del self._shares[owner]
         if not self._heap:
-            self._served = 0
+            self._served = 0  # no share is left, so the tags can start again
         return entry
 
 
 class FairBatcher(Generic[T, R]):
-    """Carries out wishes in batches: what comes while a batch is carried out waits for the next ones, by fair shares.
+    """Batcher of requests: those that arrive during a batch wait for the next ones, in fair shares.
 
     Args:
-        carry: Carries some out in one go, and returns what came of each.
-        wishes_max: Wishes in one batch; 1: each is carried out at once, by whoever makes it.
-        weight_max: Weight of one batch. A single wish may be heavier.
-        room: How much may wait.
+        carry: Carries out a batch and returns the result of each request.
+        wishes_max: Maximum number of requests in one batch; with 1, each is carried out at once by its caller.
+        weight_max: Maximum weight of one batch. A single request may be heavier.
+        room: Limits of the queue; None for the defaults.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class FairBatcher(Generic[T, R]):
         self._working: asyncio.Task[None] | None = None
 
     async def add(self, wish: T, *, owner: str, weight: int = 1) -> R:
-        """Carry it out, with others; it is carried out even if the caller stops waiting.
+        """Carry out a request in a batch and return its result; it is carried out even if the caller is cancelled.
 
         Raises:
-            StoreUnavailable: Too much waits already.
-            LimitExceeded: Too much of that owner waits already.
+            StoreUnavailable: The queue is full.
+            LimitExceeded: The owner's share of the queue is full.
         """
         if self._wishes_max == 1:
             return (await self._carry([wish]))[0]
@@ -154,7 +154,7 @@ class FairBatcher(Generic[T, R]):
         return await answer
 
     async def drain(self) -> None:
-        """Wait until nothing waits."""
+        """Wait until the queue is empty and the last batch is done."""
         while self._working is not None and not self._working.done():
             await asyncio.wait({self._working})
 
@@ -173,11 +173,11 @@ class FairBatcher(Generic[T, R]):
             taken = self._take()
             try:
                 found = await self._carry([wish for wish, _ in taken])
-            except Exception as error:  # noqa: BLE001 - it is for those who wait for the answer
+            except Exception as error:  # noqa: BLE001 - passed on to the waiting callers
                 for _, answer in taken:
                     if not answer.done():
                         answer.set_exception(error)
-                        answer.exception()  # the one who waited may be gone
+                        answer.exception()  # retrieve it, since the caller may be gone
                 continue
             for (_, answer), result in zip(taken, found, strict=True):
                 if not answer.done():
@@ -185,12 +185,12 @@ class FairBatcher(Generic[T, R]):
 
 
 class Turns:
-    """Lets one task go in each iteration of the event loop, by fair shares.
+    """Gate that admits one task in each iteration of the event loop, in fair shares.
 
-    Whatever else is ready runs between two turns. So work that takes milliseconds delays others by one piece of it.
+    Other ready work runs between two turns. So work that takes milliseconds delays the rest by one turn at most.
 
     Args:
-        room: How much may wait.
+        room: Limits of the queue.
     """
 
     def __init__(self, room: Room) -> None:
@@ -198,11 +198,11 @@ class Turns:
         self._is_turning = False
 
     async def take(self, owner: str, weight: int) -> None:
-        """Return when it is this owner's turn.
+        """Wait for this owner's turn.
 
         Raises:
-            StoreUnavailable: Too much waits already.
-            LimitExceeded: Too much of that owner waits already.
+            StoreUnavailable: The queue is full.
+            LimitExceeded: The owner's share of the queue is full.
         """
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
@@ -224,11 +224,11 @@ class Turns:
 
 
 class Slots:
-    """Lets some tasks work at the same time; those that wait are let in by fair shares.
+    """Limit on concurrent tasks; waiting tasks are admitted in fair shares.
 
     Args:
-        slots: How many may work.
-        room: How much may wait.
+        slots: Maximum number of concurrent tasks.
+        room: Limits of the queue.
     """
 
     def __init__(self, slots: int, room: Room) -> None:
@@ -240,8 +240,8 @@ class Slots:
         """Hold a slot while the block runs.
 
         Raises:
-            StoreUnavailable: Too much waits already.
-            LimitExceeded: Too much of that owner waits already.
+            StoreUnavailable: The queue is full.
+            LimitExceeded: The owner's share of the queue is full.
         """
         if self._free:
             self._free -= 1
@@ -258,6 +258,7 @@ class Slots:
         try:
             await slot
         except asyncio.CancelledError:
+            # The slot may have been granted in the same iteration as the cancellation: give it to the next task.
             if slot.done() and not slot.cancelled():
                 self._pass_on()
             raise

@@ -1,4 +1,4 @@
-"""Where ids come from: random ones for a service, counted ones where every run must be the same."""
+"""Id generators: random for a service, seeded where runs must be reproducible."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _LENGTH = 10
 
 
 class RandomIds:
-    """Ids that nobody can guess."""
+    """Generator of ids that cannot be guessed."""
 
     def __call__(self, kind: str) -> str:
-        """An upper-case GUID for an event (R30), a short id for anything else."""
+        """Return an upper-case GUID for an event (R30), a short id for anything else."""
         if kind == "event":
             return str(uuid.uuid4()).upper()
         return "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH))
 
 
 class SeededIds:
-    """The same ids in every run with the same seed: for virtual time and tests.
+    """Generator of the same ids in every run with the same seed, for virtual time and tests.
 
     Args:
-        seed: Any number.
+        seed: Seed of the random number generator.
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - meant to be foreseeable
+        self._random = random.Random(seed)  # noqa: S311 - deterministic on purpose
 
     def __call__(self, kind: str) -> str:
-        """As `RandomIds` makes them."""
+        """Return an id in the format of `RandomIds`."""
         if kind == "event":
             return str(uuid.UUID(int=self._random.getrandbits(128), version=4)).upper()
         return "".join(self._random.choice(_ALPHABET) for _ in range(_LENGTH))

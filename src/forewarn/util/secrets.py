@@ -1,4 +1,4 @@
-"""Secrets, and the files that hold them: only their owner can read these, whatever the umask is."""
+"""Secrets and their files, which only the owner can read, whatever the umask."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = [
 ]
 
 TOKEN_FILE = "operator.token"  # noqa: S105 - the name of a file
-"""The operator's token, in the state folder."""
+"""Name of the file in the state folder that holds the operator's token."""
 
 _TOKEN_BYTES = 32
 _TOKEN_LENGTH_MIN = 32
 _TOKEN_DISTINCT_MIN = 8
-"""Different characters in a token; 32 random hexadecimal digits have about 14."""
+"""Minimum number of different characters in a token; 32 random hexadecimal digits have about 14."""
 
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
@@ -40,40 +40,40 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def default_state_dir() -> Path:
-    """Where tokens are kept unless told otherwise: the user's state folder."""
+    """Return the default folder for tokens: the user's state folder."""
     return Path(platformdirs.user_state_dir("forewarn", appauthor=False))
 
 
 def new_token() -> str:
-    """A word that nobody guesses."""
+    """Return a random token with 256 bits of entropy."""
     return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 def digest(token: str) -> str:
-    """What is kept of a token: its SHA-256, hexadecimal.
+    """Return the hexadecimal SHA-256 of a token, which is stored in its place.
 
-    A quick hash is right for such a word. Slow ones are there for passwords, which can be guessed; 256 random bits
-    cannot, however many are tried in a second. And it is looked for by an index, which a salt would not allow.
+    A fast hash is right here. Slow hashes protect passwords, which can be guessed; 256 random bits cannot, at any
+    rate of attempts. Besides, the digest is looked up by an index, which a salt would prevent.
     """
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def new_signing_secret() -> str:
-    """What notifications are signed with, as Standard Webhooks writes it."""
+    """Return a new secret for signing notifications, in the format of Standard Webhooks."""
     return f"whsec_{base64.b64encode(secrets.token_bytes(_TOKEN_BYTES)).decode()}"
 
 
 def open_private(path: Path | str, flags: int) -> int:
-    """Open a file that only its owner can read; a file with a wider mode is tightened first.
+    """Open a file so that only its owner can read it; a wider mode is tightened first.
 
-    Suits the `opener` argument of `open`, too.
+    Usable as the `opener` argument of `open`.
 
     Args:
-        path: The file.
-        flags: As for `os.open`.
+        path: Path of the file.
+        flags: Flags for `os.open`.
 
     Raises:
-        OSError: It cannot be opened, or belongs to another user and is open to more.
+        OSError: The file cannot be opened, or it belongs to another user and has another mode.
     """
     descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), _FILE_MODE)
     try:
@@ -85,16 +85,16 @@ def open_private(path: Path | str, flags: int) -> int:
 
 
 def _tighten_open(descriptor: int) -> None:
-    """Only where needed: changing the mode takes the owner, reading and writing does not."""
+    """Set the mode only if it differs: only the owner may change it, while others may be able to read and write."""
     if os.name == "posix" and stat.S_IMODE(os.fstat(descriptor).st_mode) != _FILE_MODE:
         os.fchmod(descriptor, _FILE_MODE)
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder that only its owner can enter, with its parents; one that exists keeps its mode.
+    """Create a folder that only its owner can enter, with its parents; an existing folder keeps its mode.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The folder cannot be created.
     """
     try:
         folder.mkdir(mode=_FOLDER_MODE, parents=True)
@@ -107,15 +107,15 @@ def make_private_folder(folder: Path) -> None:
 
 
 def tighten(path: Path) -> bool:
-    """Close an existing file to everyone but its owner.
+    """Remove all permissions of group and others from a file; do nothing if it does not exist.
 
     Never opens the file: closing a descriptor would drop the locks that SQLite holds on it.
 
     Returns:
-        Whether others could read or write it until now.
+        True if group or others had any permissions until now.
 
     Raises:
-        OSError: It belongs to another user.
+        OSError: The file belongs to another user.
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -128,10 +128,10 @@ def tighten(path: Path) -> bool:
 
 
 def kept_token(path: Path) -> str:
-    """The token of that file; made, with its folder, when there is none yet.
+    """Return the token in a file; the token and its folder are created if missing.
 
     Raises:
-        ConfigError: The file is there, but holds no token, a token that can be guessed, or others can read it.
+        ConfigError: The file holds no token or one that can be guessed, or others can read it.
         OSError: The folder cannot be used.
     """
     make_private_folder(path.parent)
@@ -148,7 +148,7 @@ def kept_token(path: Path) -> str:
 
 
 def _check_kept(path: Path, token: str) -> None:
-    """Raises ConfigError for a token that others can read or guess."""
+    """Raise ConfigError for a token that others can read or guess."""
     hint = "remove it, and a new one is made at the next start"
     if os.name == "posix" and path.stat().st_mode & _OTHERS:
         msg = f"others can read the token file {path}: run 'chmod 600 {path}'; if somebody may have read it, {hint}"
@@ -159,7 +159,7 @@ def _check_kept(path: Path, token: str) -> None:
 
 
 def read_token(path: Path) -> str:
-    """A token from its file.
+    """Read a token from its file.
 
     Raises:
         ConfigError: The file cannot be read, or is empty.

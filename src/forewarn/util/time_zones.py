@@ -1,4 +1,4 @@
-"""Time zones by name: the one place that reads their rules, from the system or from the package tzdata."""
+"""Time zones by name; the only module that reads their rules, from the system or the package tzdata."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def load_zone(name: str) -> tzinfo:
     """Return the rules of a time zone. UTC needs neither the system's files nor the package.
 
     Args:
-        name: As the IANA database calls it: ``Europe/Berlin``.
+        name: IANA name, such as ``Europe/Berlin``.
 
     Raises:
-        ValueError: There is none of that name.
+        ValueError: No time zone has that name.
     """
     try:
         if len(name) > _NAME_LENGTH_MAX:

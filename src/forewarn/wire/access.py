@@ -1,4 +1,4 @@
-"""The JSON of tokens, and of who is who."""
+"""The JSON of tokens, principals and accounts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PersonRole = Literal[Role.OPERATOR, Role.TENANT, Role.READ_ONLY]
 
 
 class AccessTokenIn(BaseModel):
-    """A token to make, for a person or a program. Endpoints on hosts have theirs from `/v1/hosts/{name}/tokens`."""
+    """A token to make, for a person or a program. For tokens of endpoints on hosts, use `/v1/hosts/{name}/tokens`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = Field(
@@ -48,7 +48,7 @@ class AccessTokenIn(BaseModel):
 
 
 class AccessTokenOut(BaseModel):
-    """A token; the token itself is shown once, when it is made."""
+    """A token; its secret is shown once, when it is made."""
 
     model_config = ConfigDict(frozen=True)
     id: str
@@ -65,7 +65,7 @@ class AccessTokenOut(BaseModel):
 
     @classmethod
     def of(cls, token: Token, word: str | None = None) -> AccessTokenOut:
-        """From the model."""
+        """Build from the model; `word` is the secret, to be shown once."""
         return cls(
             id=token.id,
             name=token.name,
@@ -82,7 +82,7 @@ class AccessTokenOut(BaseModel):
 
 
 class PrincipalOut(BaseModel):
-    """Who asks."""
+    """The authenticated caller."""
 
     model_config = ConfigDict(frozen=True)
     actor: str = Field(description="As the ledger names it.")
@@ -95,7 +95,7 @@ class PrincipalOut(BaseModel):
 
     @classmethod
     def of(cls, principal: Principal) -> PrincipalOut:
-        """From the model."""
+        """Build from the model."""
         return cls(
             actor=principal.actor,
             role=principal.role,
@@ -116,7 +116,7 @@ class LoginLinkOut(BaseModel):
 
 
 class AccountOut(BaseModel):
-    """What a caller uses of the control API now, and which limits it has met there or at the metadata endpoint."""
+    """Present use of the control API by a caller, and the limits it has met there or at the metadata endpoint."""
 
     model_config = ConfigDict(frozen=True)
     name: str

@@ -1,7 +1,7 @@
-"""What a client relies on that real endpoints refuse or do not promise: read from its requests.
+"""Client behavior that real endpoints refuse or do not promise, found in requests.
 
-Each row looks at one request, with those before it of the same VM. A warning is a sentence for whoever writes the
-client; where it comes from stands behind it.
+Each row examines one request, together with earlier ones of the same VM. A warning is a sentence for the author of the
+client, followed by its source in the specification.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ADVICE", "RATE_MAX", "Advice", "advise", "advise_all"]
 _PREVIEW = "2017-03-01"
 _NEWEST = "2020-07-01"
 RATE_MAX = 5
-"""Requests in a second that every endpoint takes (R9)."""
+"""Requests per second that every endpoint accepts (R9)."""
 
 _SECOND = timedelta(seconds=1)
 _RECENT = 50
@@ -34,15 +34,15 @@ _INSTANCE = "/metadata/instance"
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing that a client should not rely on.
+    """One behavior that a client should avoid.
 
     Attributes:
-        code: Stable, for programs.
-        text: For people.
-        spec: Where it comes from.
-        is_wrong: Whether it fails elsewhere, rather than being unwise.
-        fits: Looks at a request, and at those before it.
-        is_general: Whether it holds for `/metadata/instance`, too.
+        code: Stable code, for programs.
+        text: Text for people.
+        spec: Requirements of the specification behind it.
+        is_wrong: True if it fails elsewhere, rather than being unwise.
+        fits: Predicate on a request and the earlier ones.
+        is_general: True if it applies to `/metadata/instance` too.
     """
 
     code: str
@@ -80,7 +80,7 @@ def _has_unknown_version(exchange: Exchange, _before: Sequence[Exchange]) -> boo
 
 
 def _has_no_instance_version(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    """Asks `/metadata/instance` for an api-version that does not exist, or for none."""
+    """Return True for a request to `/metadata/instance` with no api-version or one that does not exist."""
     is_instance = exchange.path.startswith(_INSTANCE)
     return is_instance and exchange.answer in {instance.VERSION_INVALID, instance.VERSION_MISSING}
 
@@ -94,7 +94,7 @@ def _uses_latest(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
 
 
 def _came_by_proxy(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    is_for_proxy = "://" in exchange.target.partition("?")[0]  # a whole URL is what a proxy is asked for
+    is_for_proxy = "://" in exchange.target.partition("?")[0]  # a client asks a proxy with a whole URL
     return is_for_proxy or any(
         exchange.header(name) is not None for name in ("x-forwarded-for", "via", "proxy-connection")
     )
@@ -128,11 +128,11 @@ def _names_unknown_event(exchange: Exchange, _before: Sequence[Exchange]) -> boo
 
 
 def _names_what_was_not_seen(exchange: Exchange, before: Sequence[Exchange]) -> bool:
-    """Approves what no answer to this VM has shown."""
+    """Return True if it approves an event that no answer to this VM has shown."""
     if exchange.status != HTTPStatus.OK or not _ids(exchange):
         return False
     answers = [each for each in before if each.method == "GET"]
-    is_cut = any(len(each.answer) >= BODY_BYTES_MAX for each in answers)  # it has read more than was kept
+    is_cut = any(len(each.answer) >= BODY_BYTES_MAX for each in answers)  # the VM has read more than was kept
     seen = {event_id for each in answers for event_id in _shown(each)}
     return not _ids(exchange) <= seen and not is_cut and len(before) < _RECENT
 
@@ -147,7 +147,7 @@ def _names_what_has_started(exchange: Exchange, before: Sequence[Exchange]) -> b
 
 
 def _names_what_is_over(exchange: Exchange, before: Sequence[Exchange]) -> bool:
-    """Approves what it was shown once, and what the last document does not have any more."""
+    """Return True if it approves an event that was shown once, and that the last document no longer has."""
     ids = _ids(exchange)
     if not ids:
         return False
@@ -168,7 +168,7 @@ def _uses_plain_incarnation(exchange: Exchange, _before: Sequence[Exchange]) -> 
 
 
 def _ids(exchange: Exchange) -> set[str]:
-    """The EventIds that a POST approves, in upper case."""
+    """Return the EventIds that a POST approves, in upper case."""
     if exchange.method != "POST":
         return set()
     requests = _body(exchange).get("StartRequests")
@@ -185,14 +185,14 @@ def _documents(exchange: Exchange) -> bool:
 
 
 def _shown(exchange: Exchange) -> dict[str, dict[str, Any]]:
-    """The events of an answer, by their ids."""
+    """Return the events of an answer, by their ids."""
     events = _parsed(exchange.answer).get("Events") if exchange.status == HTTPStatus.OK else None
     if not isinstance(events, list):
         return {}
     return {event["EventId"]: event for event in events if isinstance(event, dict) and "EventId" in event}
 
 
-@lru_cache(maxsize=256)  # each request is compared with up to fifty before it, and those mostly got the same answer
+@lru_cache(maxsize=256)  # each request is compared with up to fifty before it, and most of those got the same answer
 def _parsed(content: bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(content)
@@ -364,14 +364,14 @@ ADVICE: tuple[Advice, ...] = (
 
 
 def advise(exchange: Exchange, before: Sequence[Exchange] = ()) -> list[Advice]:
-    """What there is to say about a request.
+    """Return the advice on a request.
 
     Args:
         exchange: The request and its answer.
-        before: Those of the same VM before it, oldest first; the last few are enough.
+        before: Earlier requests of the same VM, oldest first; the last few are enough.
     """
     if exchange.fault:
-        return []  # what it was answered is no fault of its own
+        return []  # the client is not to blame for an injected fault
     is_about_events = exchange.is_about_events or not exchange.method
     if not is_about_events and not exchange.path.startswith(_INSTANCE):
         return []
@@ -379,11 +379,11 @@ def advise(exchange: Exchange, before: Sequence[Exchange] = ()) -> list[Advice]:
 
 
 def advise_all(exchanges: Sequence[Exchange], newest_max: int | None = None) -> list[tuple[Exchange, list[Advice]]]:
-    """What there is to say about each of several requests, oldest first.
+    """Return each of several requests with its advice, oldest first.
 
     Args:
         exchanges: The requests; those of one VM in the order in which they came.
-        newest_max: Only the newest so many are looked at, with those before them in mind; None: all.
+        newest_max: Number of newest requests to examine, in the context of earlier ones; None: all.
     """
     first = 0 if newest_max is None else max(len(exchanges) - newest_max, 0)
     before: dict[str, deque[Exchange]] = {}

@@ -1,4 +1,4 @@
-"""The JSON of the control API: what it takes and what it shows."""
+"""The JSON of the control API: requests and responses."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 _SPAN_MAX_S = 10 * 366 * 86400
 _NO_NUL = r"^[^\x00]*$"
-"""A database may not take the character NUL; nobody needs it."""
+"""Pattern without the character NUL, which a database may refuse."""
 
 
 def _utc(moment: datetime) -> datetime:
@@ -97,7 +97,7 @@ class _Out(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-# What it takes
+# Requests
 
 
 class _Forced(_In):
@@ -115,12 +115,12 @@ class _Forced(_In):
 
     @property
     def force_reason(self) -> str | None:
-        """The reason, where it was forced."""
+        """Reason of a forced request; None if it is not forced."""
         return self.reason if self.force else None
 
 
 class MaintenanceIn(_Forced):
-    """A maintenance to schedule, for hosts or for VMs. What is left out comes from the cause."""
+    """A maintenance to schedule, for hosts or for VMs. Omitted fields default to those of the cause."""
 
     hosts: list[Name] = Field(default_factory=list, description="Every running VM of these hosts.")
     vms: list[Name] = Field(default_factory=list, description="These VMs.")
@@ -154,7 +154,7 @@ class MaintenanceIn(_Forced):
         return self
 
     def to_request(self) -> Request:
-        """As the core takes it."""
+        """Convert to a request of the core."""
         cause = self.cause
         if cause is None and self.type is not None:
             cause = DEFAULT_CAUSE[self.type, self.source or Source.PLATFORM]
@@ -182,7 +182,7 @@ class OperationIn(_Forced):
     source: Source | None = None
 
     def to_request(self, cause: str, vm: str) -> Request:
-        """As the core takes it."""
+        """Convert to a request of the core."""
         return Request(
             cause=cause, vms=(vm,), source=self.source, notice=_span(self.notice_s), force_reason=self.force_reason
         )
@@ -231,7 +231,7 @@ class DeferralIn(_In):
 
     @property
     def by(self) -> timedelta | None:
-        """How much later."""
+        """Delay of NotBefore; None if a moment is given."""
         return _span(self.by_s)
 
 
@@ -244,7 +244,7 @@ class MoreTimeIn(_In):
 
     @property
     def by(self) -> timedelta:
-        """How much more."""
+        """Amount of additional time."""
         return timedelta(seconds=self.by_s)
 
 
@@ -277,16 +277,16 @@ class FaultIn(_In):
 
 
 class ClockIn(_In):
-    """How far to move a virtual clock."""
+    """Amount by which to move a virtual clock forward."""
 
     by_s: Seconds
 
 
-# What it shows
+# Responses
 
 
 class ErrorBody(_Out):
-    """What went wrong."""
+    """Description of an error."""
 
     code: str
     message: str
@@ -294,7 +294,7 @@ class ErrorBody(_Out):
 
 
 class ErrorOut(_Out):
-    """Every error has this shape."""
+    """Body of every error response."""
 
     error: ErrorBody
 
@@ -315,7 +315,7 @@ class EventOut(_Out):
 
     @classmethod
     def of(cls, event: Event, maintenance: Maintenance) -> EventOut:
-        """From the model."""
+        """Build from the model."""
         return cls(
             id=event.id,
             maintenance_id=maintenance.id,
@@ -372,7 +372,7 @@ class MaintenanceOut(_Out):
     def of(
         cls, maintenance: Maintenance, events: list[Event], would_warn: Callable[[str], bool] | None = None
     ) -> MaintenanceOut:
-        """From the model; for `would_warn` see `core.warning.unwarned_vms`."""
+        """Build from the model; for `would_warn` see `core.warning.unwarned_vms`."""
         m = maintenance
         return cls(
             id=m.id,
@@ -438,7 +438,7 @@ class PlannedOut(_Out):
 
     @classmethod
     def of(cls, maintenance: Maintenance, events: Iterable[Event], unwarned: Iterable[str]) -> PlannedOut:
-        """From the model."""
+        """Build from the model."""
         m = maintenance
         return cls(
             would_be=m.state,
@@ -470,9 +470,9 @@ class PlannedOut(_Out):
 
 
 class PageOut(_Out, Generic[T]):
-    """A part of a list.
+    """One part of a list.
 
-    ``next`` is what to pass as ``after`` for the following part; null at the end.
+    Pass ``next`` as ``after`` to get the next part; null at the end.
     """
 
     items: list[T]
@@ -480,7 +480,7 @@ class PageOut(_Out, Generic[T]):
 
 
 class ApprovalOut(_Out):
-    """What came of the approval of one event."""
+    """Result of the approval of one event."""
 
     event_id: str
     status: int = Field(description="200 approved or already past it, 404 unknown, 409 a policy leaves it to others.")
@@ -488,7 +488,7 @@ class ApprovalOut(_Out):
 
 
 class ApprovalsOut(_Out):
-    """What came of each approval; the answer is 207 when they differ (X6)."""
+    """Result of each approval; the status is 207 if they differ (X6)."""
 
     items: list[ApprovalOut]
 
@@ -511,7 +511,7 @@ class VmOut(_Out):
 
     @classmethod
     def of(cls, vm: VirtualMachine, scope: Scope | None, incarnation: int | None, *, has_host: bool = True) -> VmOut:
-        """From the model."""
+        """Build from the model."""
         return cls(
             name=vm.name,
             host=vm.host if has_host else None,
@@ -538,12 +538,12 @@ class HostOut(_Out):
 
     @classmethod
     def of(cls, host: Host, vms: list[str]) -> HostOut:
-        """From the model."""
+        """Build from the model."""
         return cls(name=host.name, vms=vms, failed_at=host.failed_at, failure_reason=host.failure_reason)
 
 
 class InventoryOut(_Out):
-    """What applying an inventory changed."""
+    """Number of changes made by applying an inventory."""
 
     added: int
     changed: int
@@ -552,12 +552,12 @@ class InventoryOut(_Out):
 
     @classmethod
     def of(cls, change: InventoryChange) -> InventoryOut:
-        """From the model."""
+        """Build from the model."""
         return cls(added=change.added, changed=change.changed, removed=change.removed, unchanged=change.unchanged)
 
 
 class EntryOut(_Out):
-    """A line of the ledger."""
+    """One entry of the ledger."""
 
     sequence: int
     at: Moment
@@ -573,7 +573,7 @@ class EntryOut(_Out):
 
     @classmethod
     def of(cls, entry: Entry) -> EntryOut:
-        """From the model."""
+        """Build from the model."""
         return cls(
             sequence=entry.sequence,
             at=entry.at,
@@ -600,7 +600,7 @@ class ClockOut(_Out):
 
 
 class ClockConfirmationIn(_In):
-    """Trust a clock that has jumped."""
+    """Confirmation of a clock that has jumped."""
 
     reason: str | None = Field(None, max_length=1000, description="Why, for the ledger.")
 
@@ -620,7 +620,7 @@ class FaultOut(_Out):
 
     @classmethod
     def of(cls, fault: Fault) -> FaultOut:
-        """From the model."""
+        """Build from the model."""
         return cls(
             id=fault.id,
             kind=fault.kind.name,
@@ -635,13 +635,13 @@ class FaultOut(_Out):
 
 
 class ClearedOut(_Out):
-    """How many faults ended."""
+    """Number of faults that ended."""
 
     count: int
 
 
 class WarningOut(_Out):
-    """What a client relies on that real endpoints refuse or do not promise."""
+    """Client behavior that real endpoints refuse or do not promise."""
 
     code: str
     text: str
@@ -668,7 +668,7 @@ class ExchangeOut(_Out):
 
     @classmethod
     def of(cls, exchange: Exchange, warnings: Iterable[Advice]) -> ExchangeOut:
-        """From the journal."""
+        """Build from the journal."""
         return cls(
             number=exchange.number,
             at=exchange.at,

@@ -1,7 +1,8 @@
-"""The document as its readers see it: whatever an endpoint answers, read with tolerance (R105).
+"""The document as its readers see it, decoded tolerantly from the answer of any endpoint (R105).
 
-`imds` writes documents and knows what each api-version holds. This reads them, also those of endpoints that are not
-Forewarn's: unknown members and types are taken, missing ones get a default, and what says nothing raises `NoDocument`.
+`imds` encodes documents and defines the content of each api-version. This module decodes them, also those of endpoints
+that are not Forewarn's: unknown members and types are accepted, missing ones get a default, and a body without readable
+events raises `NoDocument`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _EVENTS_MAX = 10_000
 class NoDocument(ValueError):
     """A body that does not say which events there are; the message is the reason.
 
-    It must not be read as "no events": whoever does, takes every event for ended.
+    It must not be read as "no events": a reader that does takes every event for ended.
     """
 
 
@@ -36,15 +37,15 @@ class Event:
     """A scheduled event, as its document shows it.
 
     Attributes:
-        id: EventId exactly as the endpoint shows it, for some compare an approval with it letter by letter; the same
-            for the whole life of the event (R30). To tell events apart, use `key`.
+        id: EventId exactly as the endpoint shows it, as some compare an approval with it character by character; the
+            same for the whole life of the event (R30). To tell events apart, use `key`.
         type: EventType: ``Freeze``, ``Reboot``, ``Redeploy``, ``Preempt``, ``Terminate``, or one that is not known
             yet (R31).
         status: EventStatus: ``Scheduled`` or ``Started`` (R35).
         resources: Names of the affected VMs (R33).
-        not_before: When it may start, UTC; None once it has started, or when the document does not say (R36).
-        description: Empty where the api-version has none (R37).
-        source: ``Platform`` or ``User``; empty where the api-version has none (R38).
+        not_before: Earliest start, UTC; None once it has started, or if the document does not give it (R36).
+        description: Description; empty if the api-version has none (R37).
+        source: ``Platform`` or ``User``; empty if the api-version has none (R38).
         duration_s: Expected impact in seconds; 0 none, -1 unknown (R39).
         resource_type: ``VirtualMachine`` (R32).
     """
@@ -61,21 +62,21 @@ class Event:
 
     @property
     def key(self) -> str:
-        """The id in the form in which ids are compared; see `event_key`."""
+        """Canonical form of the id, for comparing; see `event_key`."""
         return event_key(self.id)
 
     @property
     def is_started(self) -> bool:
-        """Whether the impact may happen at any moment."""
+        """True if the impact may happen at any moment."""
         return self.status == "Started"
 
     @property
     def duration(self) -> timedelta | None:
-        """Expected impact; None when nobody knows."""
+        """Expected impact; None if it is unknown."""
         return timedelta(seconds=min(self.duration_s, _DURATION_S_MAX)) if self.duration_s >= 0 else None
 
     def affects(self, vm: str) -> bool:
-        """Whether it hits that VM; names are compared as they are written (R60, W7)."""
+        """Return True if it affects that VM; names are compared as written (R60, W7)."""
         return vm in self.resources
 
 
@@ -84,37 +85,37 @@ class Document:
     """All current events of the VM's scope.
 
     Attributes:
-        incarnation: Another number when something has changed; it may start over (R42, R46). None: not said.
-        events: In the order of the document.
+        incarnation: Number that differs when something has changed; it may start over (R42, R46). None: not given.
+        events: The events, in the order of the document.
     """
 
     incarnation: int | None
     events: tuple[Event, ...] = ()
 
     def get(self, event_id: str) -> Event | None:
-        """The event of that id, in any case."""
+        """Return the event with that id, in any case; None if there is none."""
         wanted = event_key(event_id)
         return next((event for event in self.events if event.key == wanted), None)
 
     def affecting(self, vm: str) -> tuple[Event, ...]:
-        """The events that hit that VM, in the order of the document; empty: none is ahead of it or under way (R60)."""
+        """Return the events that affect that VM, in document order; empty: none is pending or under way (R60)."""
         return tuple(event for event in self.events if event.affects(vm))
 
 
 def event_key(event_id: str) -> str:
-    """The EventId in the form in which ids are compared: upper case, without spaces around it (R53, A8)."""
+    """Return the EventId in canonical form for comparing: upper case, without surrounding spaces (R53, A8)."""
     return event_id.strip().upper()
 
 
 def decode_document(body: bytes, version: str = "2020-07-01") -> Document:
-    """Read what a GET answered.
+    """Decode the body of a GET response.
 
     Args:
-        body: As received; UTF-8 with or without BOM, whatever its Content-Type said.
-        version: The api-version that was asked for: names in 2017-03-01 carry a ``_`` that is taken off (R20).
+        body: Body as received; UTF-8 with or without BOM, whatever its Content-Type.
+        version: The requested api-version: names in 2017-03-01 carry a ``_`` that is removed (R20).
 
     Raises:
-        NoDocument: It is empty, no JSON, has no array ``Events``, or one of which nothing can be read.
+        NoDocument: It is empty, not JSON, has no array ``Events``, has more than 10,000 events, or none is readable.
 
     Spec: R25, R41, R105
     """
@@ -145,7 +146,7 @@ def decode_document(body: bytes, version: str = "2020-07-01") -> Document:
 
 
 def _event(item: Any, version: str) -> Event | None:  # noqa: ANN401 - whatever stood in the JSON
-    """One event; None for what has no EventId, since nobody could approve it or tell it from another."""
+    """Decode one event; None if it has no EventId, as it could be neither approved nor identified."""
     event_id = _text(item.get("EventId")) if isinstance(item, dict) else ""
     if not event_id.strip():
         return None
@@ -167,12 +168,12 @@ def _event(item: Any, version: str) -> Event | None:  # noqa: ANN401 - whatever 
 
 
 def _text(value: object) -> str:
-    """The text. What no file or environment can hold, half a surrogate pair or a NUL, becomes a question mark."""
+    """Return the text; a lone surrogate or a NUL, which no file or environment can hold, becomes a question mark."""
     return value.encode("utf-8", "replace").replace(b"\0", b"?").decode() if isinstance(value, str) else ""
 
 
 def _whole(value: object, otherwise: T) -> int | T:
-    """The whole number, also where it came as digits or with a decimal point."""
+    """Return the whole number, also if it is given as digits or with a decimal point; otherwise the default."""
     if isinstance(value, str):
         digits = value.strip()
         is_whole = digits.removeprefix("-").isdecimal() and len(digits) <= _DIGITS_MAX
@@ -183,7 +184,7 @@ def _whole(value: object, otherwise: T) -> int | T:
 
 
 def decode_moment(text: str) -> datetime | None:
-    """A moment in RFC 1123 or ISO 8601, in UTC; None for what is neither, as for an empty NotBefore (R21, R36)."""
+    """Decode a moment in RFC 1123 or ISO 8601, to UTC; None for any other text, as an empty NotBefore (R21, R36)."""
     text = text.strip()
     if not text:
         return None
@@ -200,5 +201,5 @@ def decode_moment(text: str) -> datetime | None:
 
 
 def encode_approval(event_ids: Iterable[str]) -> bytes:
-    """The body of a POST that approves these events (R47)."""
+    """Encode the body of a POST that approves these events (R47)."""
     return json.dumps({"StartRequests": [{"EventId": event_id} for event_id in event_ids]}).encode()

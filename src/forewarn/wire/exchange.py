@@ -1,4 +1,4 @@
-"""A request of a VM and its answer, as they are written down."""
+"""A request of a VM and its answer, as recorded in the journal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 __all__ = ["BODY_BYTES_MAX", "Exchange"]
 
 BODY_BYTES_MAX = 64 << 10
-"""Of a body, so much is kept."""
+"""Maximum size of the stored part of a body."""
 
 _EVENT_PATHS = frozenset({"/metadata/scheduledevents", "/metadata/latest/scheduledevents"})
 
@@ -19,18 +19,18 @@ class Exchange:
     """A request and its answer.
 
     Attributes:
-        number: Counts from 1, without gaps.
-        at: When it was answered, on the service's clock.
-        vm: Who asked; empty for an unknown caller.
-        source_address: Where from.
-        method: In upper case as sent; empty where the request could not be read.
+        number: Number of the exchange, counting from 1, without gaps.
+        at: Time of the answer, on the service's clock.
+        vm: Name of the calling VM; empty for an unknown caller.
+        source_address: Address of the caller.
+        method: Method in upper case as sent; empty if the request could not be read.
         target: Path and query as sent.
-        headers: As sent, names in lower case.
-        body: As sent; cut after 64 KiB.
-        status: Of the answer; 0 where none was given.
-        answer: Its body; cut after 64 KiB.
-        took_s: From the request to the answer.
-        fault: The fault that was injected; empty: none.
+        headers: Headers as sent, with names in lower case.
+        body: Body as sent; truncated after 64 KiB.
+        status: Status of the answer; 0 if none was given.
+        answer: Body of the answer; truncated after 64 KiB.
+        took_s: Seconds from the request to the answer.
+        fault: The injected fault; empty: none.
     """
 
     number: int
@@ -48,26 +48,26 @@ class Exchange:
 
     @property
     def path(self) -> str:
-        """The path, in lower case, without a slash at its end."""
+        """Path in lower case, without a slash at its end."""
         return _split(self.target)[0].lower().removesuffix("/")
 
     @property
     def is_about_events(self) -> bool:
-        """Whether it is for scheduled events, rather than for `/metadata/instance` or anything else."""
+        """True if it is for scheduled events, rather than for `/metadata/instance` or anything else."""
         return self.path in _EVENT_PATHS
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The query's parameters; of one that is given twice, the last."""
+        """Parameters of the query; the last value if one is given twice."""
         return dict(parse_qsl(_split(self.target)[1], keep_blank_values=True))
 
     @property
     def api_version(self) -> str:
-        """What it asked for; empty without."""
+        """The requested api-version; empty if there is none."""
         return self.parameters.get("api-version", "")
 
     def header(self, name: str) -> str | None:
-        """The value of a header; None: it was not sent. Of several, all, with commas in between."""
+        """Return the value of a header; None if it was not sent. Several values are joined with commas."""
         values = [value for each, value in self.headers if each == name.lower()]
         return ", ".join(values) if values else None
 

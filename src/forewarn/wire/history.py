@@ -15,7 +15,7 @@ from forewarn.wire.control import Moment
 __all__ = ["ApprovedOut", "EpisodeOut", "Seen"]
 
 Seen = tuple[datetime, Literal["request", "approval"]]
-"""When the VM is known to have seen its event, and how that is known."""
+"""Latest moment at which the VM has seen its event, and the evidence for it."""
 
 
 class ApprovedOut(BaseModel):
@@ -30,7 +30,7 @@ class ApprovedOut(BaseModel):
 
     @classmethod
     def of(cls, approved: Approved) -> ApprovedOut:
-        """From the model."""
+        """Build from the model."""
         return cls(
             at=approved.at,
             by=approved.by,
@@ -40,7 +40,7 @@ class ApprovedOut(BaseModel):
 
 
 class EpisodeOut(BaseModel):
-    """What one maintenance was to one VM. What nobody wrote down is null."""
+    """One maintenance from the view of one VM. Values that were not recorded are null."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -81,7 +81,7 @@ class EpisodeOut(BaseModel):
 
     @classmethod
     def of(cls, episode: Episode, seen: Seen | None) -> EpisodeOut:
-        """From the model."""
+        """Build from the model."""
         m, event = episode.maintenance, episode.event
         return cls(
             vm=episode.claim.vm,

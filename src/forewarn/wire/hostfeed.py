@@ -1,8 +1,8 @@
-"""What a control plane tells the endpoint on a host, line by line: first all that it has to know, then each change.
+"""The feed of a control plane for the endpoint on a host, line by line: first the whole state, then each change.
 
 A line is a JSON object with a `kind`: ``state`` (the host's VMs with their scopes, the switches of the protocol, and
-every document), ``document`` (one that has changed), ``alive`` (nothing has). Whoever loses the stream asks again, and
-begins with the state; so nothing has to be remembered about who has heard what.
+every document), ``document`` (one that has changed), ``alive`` (no change). An endpoint that loses the stream connects
+again and begins with the state, so the control plane need not remember how far each endpoint has read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALIVE = b'{"kind":"alive"}\n'
 
 
 class BadLine(ValueError):
-    """A line that is not one of ours; the message says why."""
+    """A line that is not one of ours; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +35,12 @@ class HostState:
     """All that an endpoint has to know.
 
     Attributes:
-        host: Its host.
-        position: Up to which change it tells; one with a smaller number is of a replica that has yet to catch up.
+        host: Name of its host.
+        position: Number of the last included change; a smaller number comes from a replica that has yet to catch up.
         inventory: The host's VMs, with their scopes.
-        dialect: The switches of the metadata protocol.
-        first_answer_delay_s: How long an enabling GET is held (R67).
-        documents: Of every audience of these VMs that was ever enabled.
+        dialect: Switches of the metadata protocol.
+        first_answer_delay_s: Delay of the answer to an enabling GET (R67).
+        documents: Document of every audience of these VMs that was ever enabled.
     """
 
     host: str
@@ -56,7 +56,7 @@ class _Line(BaseModel):
 
 
 class _Item(_Line):
-    """An event with what its maintenance says of it."""
+    """An event with the facts of its maintenance."""
 
     id: str
     sequence: int
@@ -117,8 +117,8 @@ _VM_FIELDS = tuple(
 
 
 def state_line(state: HostState) -> bytes:
-    """The line with which a stream begins. What is as a field's default says it, is left out."""
-    # Policies are for who decides, and an endpoint of the version before would not know the word.
+    """Encode the first line of a stream. Fields with their default value are left out."""
+    # Only the control plane decides by policies, and an endpoint of the version before would not know the field.
     without = {"scopes": {"__all__": {"policy"}}}
     declared = show_inventory(replace(state.inventory, vms=()))
     shown = declared.model_dump(mode="json", exclude_defaults=True, exclude=without)
@@ -135,12 +135,12 @@ def state_line(state: HostState) -> bytes:
 
 
 def document_line(document: Document) -> bytes:
-    """The line of a change."""
+    """Encode the line for a changed document."""
     return _encode(_show(document))
 
 
-# Thousands of hosts may ask at once, each for its state. So these are plain values, which no model checks on the way:
-# they come from the store, and whoever reads the line checks it.
+# Thousands of hosts may connect at once, each for its state. So these are plain values that no model validates here:
+# they come from the store, and the reader of the line validates it.
 
 
 def _encode(content: dict[str, Any]) -> bytes:
@@ -191,7 +191,7 @@ def _show_item(event: Event, maintenance: Maintenance) -> dict[str, Any]:
 
 
 def parse_line(line: bytes) -> HostState | Document | None:
-    """What a line says; None: only that the control plane is alive.
+    """Decode a line; None if it only says that the control plane is alive.
 
     Raises:
         BadLine: It is none of ours.
@@ -233,7 +233,7 @@ def _to_document(shown: _Document) -> Document:
 
 
 def _to_item(audience: str, item: _Item) -> tuple[Event, Maintenance]:
-    """What a document shows of them, and nothing else."""
+    """Convert a shown event; fields that a document does not show are empty."""
     event = Event(
         id=item.id,
         sequence=item.sequence,

@@ -1,4 +1,4 @@
-"""The Scheduled Events protocol: one row for each api-version, and the bytes that each answers.
+"""The Scheduled Events protocol: one row for each api-version, and the bytes of its answers.
 
 Spec: 1.1 to 1.9
 """
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 CONTENT_TYPE = "application/json; charset=utf-8"
-"""Of every answer (R8, W2)."""
+"""Content-Type of every answer (R8, W2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +42,10 @@ class Version:
     """One api-version.
 
     Attributes:
-        name: As in ``api-version=``.
+        name: Value of ``api-version=``.
         types: Event types it shows; others are left out of its documents (R19).
         members: Members after NotBefore that it shows, in order (R18).
-        prefixes_names: Whether IaaS names get a leading ``_`` (R20).
+        prefixes_names: True if IaaS names get a leading ``_`` (R20).
         requires_metadata: Methods that need ``Metadata: true`` (R10, R12).
     """
 
@@ -80,7 +80,7 @@ class Dialect:
         notbefore_2017_03_01: ``iso`` or ``rfc1123`` (A1).
         require_metadata_2017_03_01: ``none``, ``get`` or ``all`` (A3).
         cloud: ``public``, or ``china`` without 2017-11-01 and without Preempt (A2).
-        legacy_latest: Serve ``/metadata/latest/scheduledevents`` in the shape of 2017-03-01 (A4).
+        legacy_latest: True to serve ``/metadata/latest/scheduledevents`` in the shape of 2017-03-01 (A4).
         unknown_event: Status for the approval of an unknown id: 400, 404 or 200 (A11).
         post_body: ``empty``, or ``document`` to answer approvals with the document (A13).
     """
@@ -93,7 +93,7 @@ class Dialect:
     post_body: str = "empty"
 
     def versions(self) -> tuple[Version, ...]:
-        """The rows of `VERSIONS` as this dialect has them."""
+        """Return the rows of `VERSIONS` as adapted by this dialect."""
         return tuple(self._adapt(v) for v in VERSIONS if not (self.cloud == "china" and v.name == "2017-11-01"))
 
     def _adapt(self, version: Version) -> Version:
@@ -119,12 +119,12 @@ _encode_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).en
 
 
 def encode_document(document: Document, version: Version, dialect: Dialect) -> bytes:
-    """The body of a GET: compact JSON, members in the order of the real endpoint (R25, R26)."""
+    """Encode the body of a GET: compact JSON, members in the order of the real endpoint (R25, R26)."""
     return encode_documents(document, (version,), dialect)[0]
 
 
 def encode_documents(document: Document, versions: Iterable[Version], dialect: Dialect) -> tuple[bytes, ...]:
-    """The bodies in several versions; what these have in common is encoded once."""
+    """Encode the bodies in several versions; their common parts are encoded once."""
     events = [(maintenance.type, _fragments(event, maintenance, dialect)) for event, maintenance in document.items]
     head = f'{{"DocumentIncarnation":{document.audience.incarnation},"Events":['
     return tuple(
@@ -143,11 +143,11 @@ _PREVIEW_MEMBERS = ("EventId", "EventStatus", "EventType", "ResourceType", "prev
 
 
 def _fragments(event: Event, maintenance: Maintenance, dialect: Dialect) -> dict[str, str]:
-    """Each member of an event with its value, ready to be joined; those that the preview shows differently, twice."""
+    """Encode each member of an event with its value, ready to be joined; twice if the preview shows it differently."""
     status = event_status(event, maintenance)
     is_iso = dialect.notbefore_2017_03_01 == "iso"
     prefix = "_" if event.is_iaas else ""
-    # Only names and descriptions are free text; everything else is made of characters that JSON need not escape.
+    # Only names and descriptions are free text; everything else consists of characters that JSON need not escape.
     return {
         "EventId": f'"EventId":"{event.id}"',
         "EventStatus": f'"EventStatus":"{status.value}"',
@@ -164,10 +164,10 @@ def _fragments(event: Event, maintenance: Maintenance, dialect: Dialect) -> dict
 
 
 def _encode_not_before(status: EventStatus, not_before: datetime | None, *, is_iso: bool) -> str:
-    """Empty once Started; ISO 8601 in the preview, RFC 1123 ever after (R21, R36)."""
+    """Encode NotBefore: empty once Started; ISO 8601 in the preview, RFC 1123 in all later versions (R21, R36)."""
     if status is not EventStatus.SCHEDULED or not_before is None:
         return ""
-    # A moment that was just decided, and not yet read back from the store, may carry the zone of who named it.
+    # A moment that was just decided, and not yet read back from the store, may be in the caller's time zone.
     moment = not_before.astimezone(UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if is_iso else format_datetime(moment, usegmt=True)
 
@@ -176,7 +176,7 @@ def _encode_not_before(status: EventStatus, not_before: datetime | None, *, is_i
 
 
 def encode_error(text: str, **more: object) -> bytes:
-    """An error body in the spacing of captured ones: ``{ "error": "..." }`` (R63 to R65)."""
+    """Encode an error body in the spacing of captured ones: ``{ "error": "..." }`` (R63 to R65)."""
     members = [f'"{key}": {_spaced(value)}' for key, value in ({"error": text} | more).items()]
     return ("{ " + ", ".join(members) + " }").encode()
 
@@ -194,17 +194,17 @@ VERSION_ERROR = (
 
 
 def version_error(versions: Iterable[Version]) -> bytes:
-    """The body for a missing or unsupported api-version: it names the three newest (R64)."""
+    """Encode the body for a missing or unsupported api-version: it names the three newest (R64)."""
     return encode_version_error(version.name for version in versions)
 
 
 def encode_version_error(names: Iterable[str], text: str = VERSION_ERROR) -> bytes:
-    """The body of an error about the api-version, with the three newest of these names (R64, R111)."""
+    """Encode the body of an error about the api-version, with the three newest of these names (R64, R111)."""
     return encode_error(text, **{"newest-versions": sorted(names, reverse=True)[:3]})
 
 
 def encode_versions(versions: Iterable[Version]) -> bytes:
-    """The body of ``/metadata/versions`` (X2)."""
+    """Encode the body of ``/metadata/versions`` (X2)."""
     return json.dumps({"apiVersions": [version.name for version in versions]}, separators=(",", ":")).encode()
 
 
@@ -232,14 +232,14 @@ _GUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def decode_approval(body: bytes, requests_max: int) -> ApprovalRequest:
-    """Read the body of a POST.
+    """Decode the body of a POST.
 
     Args:
-        body: As received; UTF-8 with or without BOM.
-        requests_max: Most StartRequests taken in one POST.
+        body: Body as received; UTF-8 with or without BOM.
+        requests_max: Maximum number of StartRequests in one POST.
 
     Raises:
-        BadPayload: Nothing may be approved.
+        BadPayload: The body is malformed; nothing may be approved.
 
     Spec: R6, R47, R48, R52 to R54, R56
     """
@@ -289,6 +289,6 @@ def _no_constant(name: str) -> object:
 
 
 def is_not_modified(if_none_match: str, incarnation: int) -> bool:
-    """Whether the client has that incarnation; takes ``5``, ``"5"``, ``W/"5"``, lists of them, and ``*`` (R14, A9)."""
+    """Return True if the client has it; accepts ``5``, ``"5"``, ``W/"5"``, lists of them, and ``*`` (R14, A9)."""
     tags = [tag.strip() for tag in if_none_match.split(",")]
     return "*" in tags or any(tag.removeprefix("W/").strip('"') == str(incarnation) for tag in tags)

@@ -1,7 +1,6 @@
-"""`/metadata/instance`: what a VM may know about itself (X3, W10, R111).
+"""`/metadata/instance`: facts that a VM may know about itself (X3, W10, R111).
 
-Many handlers ask for their own name here before they ask for events. What the inventory does not say is an empty
-string.
+Many handlers ask for their own name here before they ask for events. Facts that the inventory lacks are empty strings.
 """
 
 from __future__ import annotations
@@ -52,14 +51,15 @@ def refuse_version(text: str) -> bytes | None:
 
 
 def is_leaf(value: Any) -> bool:  # noqa: ANN401 - a JSON value
-    """Whether this is a single value. As on Azure, JSON is not offered for it, only ``format=text`` (R111)."""
+    """Return True for a single value. As on Azure, it is not available as JSON, only as ``format=text`` (R111)."""
     return not isinstance(value, dict | list)
 
 
 def describe(vm: VirtualMachine, scope: Scope | None) -> dict[str, Any]:
-    """The whole instance document of a VM.
+    """Build the whole instance document of a VM.
 
-    Numbers such as fault and update domain are strings, as on the real endpoint; a VM without a scope has none.
+    Numbers such as fault and update domain are strings, as on the real endpoint; these two are empty for a VM without a
+    scope.
     """
     is_scale_set = scope is not None and scope.kind is ScopeKind.SCALE_SET
     compute = {
@@ -93,13 +93,13 @@ def _interface(vm: VirtualMachine) -> dict[str, Any]:
 
 
 def look_up(document: dict[str, Any], path: list[str]) -> Any | None:  # noqa: ANN401 - a JSON value
-    """The value at a path below `/metadata/instance`, matched without regard to case; None when there is none."""
+    """Return the value at a path below `/metadata/instance`, ignoring case; None if there is none."""
     value: Any = document
     for part in path:
         if isinstance(value, dict):
             value = next((v for k, v in value.items() if k.lower() == part.lower()), None)
         elif isinstance(value, list):
-            # Texts are compared: `int` raises for thousands of digits, and reads the digits of other scripts too.
+            # Compare text: `int` raises for thousands of digits, and also reads the digits of other scripts.
             value = next((v for index, v in enumerate(value) if str(index) == part), None)
         else:
             return None
@@ -109,7 +109,7 @@ def look_up(document: dict[str, Any], path: list[str]) -> Any | None:  # noqa: A
 
 
 def render(value: Any, text_format: bool) -> tuple[bytes, str]:  # noqa: ANN401, FBT001 - a JSON value; the query's switch
-    """The body and its Content-Type: JSON, or for ``format=text`` the value itself or a list of what is below."""
+    """Return the body and its Content-Type: JSON, or for ``format=text`` the value or a list of its children."""
     if not text_format:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(), "application/json; charset=utf-8"
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
 """The inventory file: YAML or JSON to hosts, scopes and VMs.
 
-Every fault is found before anything is applied, and named by where it stands and what was expected.
+Every fault is found before anything is applied. Its message gives its place and the expected value.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _ISO_MINUTES = re.compile(r"PT(\d{1,3})M")
 
 
 class _Loader(_SafeLoader):
-    """YAML without dates, which are names here, and without keys that stand twice, of which one would be lost."""
+    """YAML without dates, which are names here, and without duplicate keys, of which one would be lost."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as PyYAML declares it
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
@@ -77,7 +77,7 @@ class _Loader(_SafeLoader):
 
 
 class _RepeatedKey(ValueError):
-    """A key stands twice in one object of JSON."""
+    """A duplicate key in one object of JSON."""
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ Text = Annotated[str, Field(max_length=256)]
 
 
 def _address(value: object) -> str:
-    """In the one form in which callers are looked up: no zone, and IPv4 as such."""
+    """Return the address in the one form in which callers are looked up: no zone, and a mapped IPv4 address as IPv4."""
     try:
         address = ipaddress.ip_address(value if isinstance(value, str) else str(value))
     except ValueError:
@@ -109,7 +109,7 @@ def _address(value: object) -> str:
 
 
 def _address_of_vm(value: object) -> str:
-    """An address that a VM can call from."""
+    """Return an address that a VM can call from."""
     said = _address(value)
     address = ipaddress.ip_address(said)
     if address.is_unspecified or address.is_multicast or address == _BROADCAST:
@@ -122,7 +122,7 @@ def _address_of_vm(value: object) -> str:
 
 
 def _timeout(value: object) -> timedelta:
-    """An ISO 8601 duration in whole minutes, as the scale-set model writes it: ``PT5M``."""
+    """Parse an ISO 8601 duration in whole minutes, as in the scale-set model: ``PT5M``."""
     if isinstance(value, timedelta):
         return value
     match = _ISO_MINUTES.fullmatch(str(value))
@@ -142,7 +142,7 @@ _Timeout = Annotated[
     PlainSerializer(_iso),
     WithJsonSchema({"type": "string", "examples": ["PT5M"]}),
 ]
-"""The same in what is taken and in what is shown, so that one schema describes both."""
+"""One type for requests and responses, so that one schema describes both."""
 
 
 class _Strict(BaseModel):
@@ -202,7 +202,7 @@ class VmIn(_Strict):
 
 
 class InventoryIn(_Strict):
-    """The whole file."""
+    """A whole inventory file."""
 
     hosts: list[HostIn] = []
     scopes: list[ScopeIn] = []
@@ -243,7 +243,7 @@ class DifferenceOut(BaseModel):
 
 
 class InventoryDifferenceOut(BaseModel):
-    """What applying an inventory would change."""
+    """Changes that applying an inventory would make."""
 
     hosts: DifferenceOut
     scopes: DifferenceOut
@@ -252,16 +252,16 @@ class InventoryDifferenceOut(BaseModel):
 
 
 def fingerprint(text: bytes) -> str:
-    """Of the file as it is; an unchanged file need not be applied again."""
+    """Return the hash of the file as it is; an unchanged file need not be applied again."""
     return hashlib.sha256(text).hexdigest()
 
 
 def parse_inventory(text: bytes) -> Inventory:
-    """Read an inventory file.
+    """Parse an inventory file.
 
     Raises:
-        InvalidRequest: It is malformed, or contradicts itself. The message says where; ``details["line"]`` counts from
-            1, ``details["path"]`` are the keys and indexes that lead there.
+        InvalidRequest: It is malformed, or contradicts itself. The message gives the place; ``details["line"]`` counts
+            from 1, ``details["path"]`` has the keys and indexes that lead there.
     """
     content = _load(text)
     if not isinstance(content, dict):
@@ -309,7 +309,7 @@ def _load_json(text: bytes) -> Any:  # noqa: ANN401 - whatever JSON holds
     try:
         return json.loads(text, object_pairs_hook=_without_repeats)
     except _RepeatedKey:
-        yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader; it refuses the same, and knows where
+        yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader; it refuses the same, and knows the line
         raise
 
 
@@ -321,7 +321,7 @@ def _at_line(error: InvalidRequest, line: int | None) -> InvalidRequest:
 
 
 def in_file(error: InvalidRequest, file: str) -> str:
-    """The message of a fault in an inventory with the file's name in front, as ``FILE:LINE: what is wrong``."""
+    """Return the message of a fault in an inventory, prefixed with the file's name: ``FILE:LINE: what is wrong``."""
     words = error.message.removeprefix("inventory: ")
     line, column = error.details.get("line"), error.details.get("column")
     if not isinstance(line, int):
@@ -331,7 +331,7 @@ def in_file(error: InvalidRequest, file: str) -> str:
 
 
 def _check_approvers(declared: InventoryIn) -> None:
-    """Refuse a policy that leaves approvals to a VM which never sees them. Of one host alone this cannot be said."""
+    """Refuse a policy that leaves approvals to a VM which never sees them. This needs the whole inventory."""
     members = {(vm.scope, f"vm:{vm.name}") for vm in declared.vms}
     for index, scope in enumerate(declared.scopes):
         for approver in scope.policy.approvers if scope.policy is not None else ():
@@ -361,10 +361,10 @@ def _has(where: Any, part: Any) -> bool:  # noqa: ANN401 - parsed YAML
 
 
 def to_inventory(declared: InventoryIn) -> Inventory:
-    """The model's values of a declared inventory, checked as a whole.
+    """Convert a declared inventory to the model's values, checked as a whole.
 
     Raises:
-        InvalidRequest: A name or address stands twice, a name is not declared, or a profile is not allowed (R91, R93).
+        InvalidRequest: A name or address is repeated, a name is not declared, or a profile is not allowed (R91, R93).
     """
     for noun, names in (
         ("hosts", [h.name for h in declared.hosts]),
@@ -392,7 +392,7 @@ def to_inventory(declared: InventoryIn) -> Inventory:
 
 
 def to_host_declaration(host: str, said: HostVmsIn) -> HostDeclaration:
-    """What a host says of itself, checked as a whole.
+    """Convert a host's declaration of itself, checked as a whole.
 
     Raises:
         InvalidRequest: As `to_inventory`; or a VM is of another host, or an idle one is none of the VMs.
@@ -488,7 +488,7 @@ def _to_vm(vm: VmIn, hosts: set[str], scopes: dict[str, Scope]) -> VirtualMachin
 
 
 def show_inventory(inventory: Inventory) -> InventoryIn:
-    """What is declared, in the form of the file: reading it back gives the same inventory."""
+    """Convert an inventory to the form of the file: reading it back gives the same inventory."""
     return InventoryIn(
         hosts=[HostIn(name=host.name) for host in inventory.hosts],
         scopes=[_show_scope(scope) for scope in inventory.scopes],
@@ -497,9 +497,9 @@ def show_inventory(inventory: Inventory) -> InventoryIn:
 
 
 def encode_inventory(inventory: Inventory) -> bytes:
-    """Encode what is declared as JSON, in the form of the file.
+    """Encode an inventory as JSON, in the form of the file.
 
-    It goes piece by piece, so that other threads get their turn while a large inventory is encoded.
+    It works piece by piece, so that other threads can run while a large inventory is encoded.
     """
     lists: dict[str, list[bytes]] = {
         "hosts": [HostIn(name=host.name).model_dump_json().encode() for host in inventory.hosts],
@@ -511,7 +511,7 @@ def encode_inventory(inventory: Inventory) -> bytes:
 
 
 def show_difference(difference: InventoryDifference, refusal: Conflict | None) -> InventoryDifferenceOut:
-    """What applying an inventory would change, with values in the form of the file."""
+    """Convert a difference of inventories, with values in the form of the file."""
     return InventoryDifferenceOut(
         hosts=_show_kind(difference.hosts, lambda host: HostIn(name=host.name)),
         scopes=_show_kind(difference.scopes, _show_scope),

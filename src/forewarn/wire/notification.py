@@ -1,8 +1,8 @@
-"""What is told of a ledger entry, as CloudEvents 1.0 in structured JSON.
+"""Notifications of ledger entries, as CloudEvents 1.0 in structured JSON.
 
-An entry about a maintenance makes a notification for each of its events, which one scope sees; so a tenant is told of
-its own events and of nobody else's. What a notification says of states is what was so when it happened, however late
-it is sent. NotBefore alone is the one that holds when it is sent: it may have been put off since.
+An entry about a maintenance makes a notification for each of its events, each of which one scope sees; so a tenant is
+notified of its own events only. A notification shows states as they were when the entry was written, however late it is
+sent. Only NotBefore is the one at the time of sending: it may have been deferred since.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 CONTENT_TYPE = "application/cloudevents+json"
 PREFIX = "dev.forewarn"
-"""What every type begins with."""
+"""Prefix of every type."""
 
 _S = MaintenanceState
 _KINDS = {
@@ -66,7 +66,7 @@ _STATES = {
     NotificationKind.CANCELED: _S.CANCELED,
     NotificationKind.FAILED: _S.FAILED,
 }
-"""In which state a maintenance is when that happens to it; the others may happen in several."""
+"""State of a maintenance at each kind of notification; the other kinds may occur in several states."""
 
 _ROLLOUT_WORDS = {"paused": NotificationKind.ROLLOUT_PAUSED, "failed": NotificationKind.ROLLOUT_FAILED}
 
@@ -94,7 +94,7 @@ class MaintenanceFacts(_Data):
 
 
 class EventData(_Data):
-    """``dev.forewarn.event.*.v1``: something happened to an event; as ``GET /v1/events`` shows it."""
+    """``dev.forewarn.event.*.v1``: a change of an event, as ``GET /v1/events`` shows it."""
 
     event: EventOut
     maintenance: MaintenanceFacts
@@ -103,7 +103,7 @@ class EventData(_Data):
 
 
 class MaintenanceData(_Data):
-    """``dev.forewarn.maintenance.*.v1``: something happened to a maintenance that no VM sees an event of."""
+    """``dev.forewarn.maintenance.*.v1``: a change of a maintenance of which no VM sees an event."""
 
     maintenance: MaintenanceFacts
     vms: list[str]
@@ -112,7 +112,7 @@ class MaintenanceData(_Data):
 
 
 class RolloutData(_Data):
-    """``dev.forewarn.rollout.*.v1``: a rollout does not go on."""
+    """``dev.forewarn.rollout.*.v1``: a rollout was paused or has failed."""
 
     id: str
     name: str
@@ -122,20 +122,23 @@ class RolloutData(_Data):
 
 
 class PingData(_Data):
-    """``dev.forewarn.ping.v1``: somebody tries whether notifications arrive."""
+    """``dev.forewarn.ping.v1``: a test of the delivery of notifications."""
 
     subscription: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """One thing to tell.
+    """One notification to send.
 
     Attributes:
-        subject: An event's id, a maintenance's or a rollout's.
-        maintenance: As it was then; None for a rollout.
-        event: As it was then; None where no VM sees any.
-        rollout: Its id and name.
+        entry: The ledger entry.
+        kind: Kind of the notification.
+        subject: Id of an event, a maintenance or a rollout.
+        maintenance: The maintenance as it was then; None for a rollout.
+        event: The event as it was then; None if no VM sees any.
+        rollout: Id and name of the rollout; None if it is about none.
+        reason: Reason in words; None if there is none.
     """
 
     entry: Entry
@@ -148,12 +151,12 @@ class Notification:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What tells it from others."""
+        """Unique key of the notification."""
         return (self.entry.sequence, self.subject)
 
     @property
     def id(self) -> str:
-        """The same at every try, on every replica."""
+        """Id that is the same at every attempt, on every replica."""
         return delivery_id(*self.key)
 
 
@@ -164,14 +167,15 @@ def notifications_of(
     rollout: Rollout | None,
     principal: Principal,
 ) -> list[Notification]:
-    """What there is to tell of an entry.
+    """Return the notifications of an entry for one recipient.
 
     Args:
-        entry: Of the ledger.
-        maintenance: The one that it is about; None: it is about none, or that is forgotten. As it is shown to them.
-        events: Those events of the maintenance that they may see, in order.
-        rollout: The one that it is about.
-        principal: Who is told. A tenant is told of its events only.
+        entry: The ledger entry.
+        maintenance: The maintenance that the entry is about, as shown to the recipient; None if there is none, or if it
+            was forgotten.
+        events: Events of the maintenance that the recipient may see, in order.
+        rollout: The rollout that the entry is about; None if there is none.
+        principal: The recipient. A tenant is notified of its events only.
     """
     if entry.kind is EntryKind.ROLLOUT:
         return [] if rollout is None or principal.owned is not None else _of_rollout(entry, rollout)
@@ -200,7 +204,7 @@ def notifications_of(
 
 
 def rollout_of(entry: Entry) -> str | None:
-    """The id of the rollout that an entry is about; None: it is about none."""
+    """Return the id of the rollout that an entry is about; None if there is none."""
     words = (entry.reason or "").split(" ", 2)
     return words[1] if entry.kind is EntryKind.ROLLOUT and len(words) > 1 else None
 
@@ -216,7 +220,7 @@ def _of_rollout(entry: Entry, rollout: Rollout) -> list[Notification]:
 
 
 def _maintenance_then(entry: Entry, kind: NotificationKind, maintenance: Maintenance) -> Maintenance:
-    """As it was when that happened: what came later had not happened yet."""
+    """Return the maintenance as it was at that time, without later changes."""
     m = maintenance
     state = _STATES.get(kind)
     if state is None:
@@ -246,7 +250,7 @@ def _until(moment: datetime | None, now: datetime) -> datetime | None:
 
 
 def encode_notification(notification: Notification, source: str) -> bytes:
-    """The body that is posted."""
+    """Encode the body to post."""
     noun, data = _told(notification)
     word = notification.kind.value.removeprefix("rollout-")
     about: dict[str, str | datetime] = {
@@ -259,7 +263,7 @@ def encode_notification(notification: Notification, source: str) -> bytes:
 
 
 def encode_ping(message_id: str, subscription: Subscription, source: str, now: datetime) -> bytes:
-    """A ping, for that subscription."""
+    """Encode a ping for that subscription."""
     about: dict[str, str | datetime] = {
         "id": message_id,
         "type": f"{PREFIX}.ping.v1",

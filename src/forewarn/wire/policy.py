@@ -1,4 +1,4 @@
-"""The policy of a scope or of a lone VM, as the inventory says it, and as the store keeps it."""
+"""The policy of a scope or of a lone VM, as the inventory declares it and as the store keeps it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["ExtensionIn", "PolicyIn", "QuietHoursIn", "show_policy", "to_policy"
 _CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _VM = re.compile(r"vm:[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
 _A_YEAR = (datetime(2028, 1, 1, tzinfo=UTC), datetime(2029, 1, 1, tzinfo=UTC))
-"""One in which it is looked for a moment that is not quiet."""
+"""Year that is searched for a moment outside quiet hours."""
 
 _QUIET_HOURS_MAX = 20
 _APPROVERS_MAX = 100
@@ -35,7 +35,7 @@ _SPAN_MAX = timedelta(days=7)
 
 
 def _clock(value: object) -> time:
-    """``08:00``; ``24:00`` is the midnight that ends a day."""
+    """Parse a time such as ``08:00``; ``24:00`` is the midnight that ends a day."""
     if isinstance(value, time):
         return value
     match = _CLOCK.fullmatch("00:00" if value == "24:00" else str(value))
@@ -99,14 +99,14 @@ class QuietHoursIn(_Strict):
 
 
 class ExtensionIn(_Strict):
-    """More time to prepare, for the asking."""
+    """Additional time to prepare, granted on request."""
 
     max: _Span = Field(description="In sum for one maintenance, such as 10m.")
     times: Annotated[int, Field(ge=1, le=100)] = 1
 
 
 class PolicyIn(_Strict):
-    """What the owner of a scope, or of a VM that stands alone, wants."""
+    """Policy of the owner of a scope, or of a VM that stands alone."""
 
     approve_user_operations: bool = Field(
         default=False, description="User restarts and redeployments go straight to Started."
@@ -144,7 +144,7 @@ def _quiet_hours(said: PolicyIn) -> tuple[QuietHours, ...]:
 
 
 def to_policy(said: PolicyIn | None) -> Policy:
-    """As the core takes it."""
+    """Convert to a policy of the core."""
     if said is None:
         return NO_POLICY
     extension = said.extension
@@ -159,7 +159,7 @@ def to_policy(said: PolicyIn | None) -> Policy:
 
 
 def show_policy(policy: Policy) -> PolicyIn | None:
-    """In the form of the file, what is not declared left unsaid; None: nothing is declared."""
+    """Convert to the form of the file, without fields that are not declared; None: nothing is declared."""
     said: dict[str, Any] = {}
     if policy.approves_user_operations:
         said["approve_user_operations"] = True

@@ -1,6 +1,6 @@
-"""Rollouts as text: the file that people write, the JSON of the control API, and the JSON that is stored.
+"""Rollouts as text: the file that people write, the JSON of the control API, and the JSON in the store.
 
-A fault in a file is named with its line and with what was expected.
+The error for a fault in a file gives its line and the expected value.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ __all__ = [
 ]
 
 FILE_SIZE_BYTES_MAX = 4 << 20
-"""Largest file of a rollout; 20,000 hosts with names of 128 characters take less."""
+"""Maximum size of a rollout file; 20,000 hosts with names of 128 characters take less."""
 
 UNWARNED_NAMES_MAX = 1000
-"""Most names of VMs that a batch of a plan shows."""
+"""Maximum number of VM names that a batch of a plan shows."""
 
 AT_ONCE_MAX = 1000
-"""Most hosts in flight at the same time."""
+"""Maximum number of hosts in flight at the same time."""
 
 _SPAN_MAX = timedelta(days=3660)
 _SPAN_MAX_S = int(_SPAN_MAX.total_seconds())
@@ -72,7 +72,7 @@ class _Out(BaseModel):
 
 
 class _Common(_In):
-    """What a specification says in the same words in a file and in JSON."""
+    """Common part of a specification in a file and in JSON."""
 
     name: Name
     type: EventType | None = None
@@ -93,7 +93,7 @@ class _Common(_In):
         return self
 
     def _spec(self, **rest: Any) -> RolloutSpec:  # noqa: ANN401 - fields of `RolloutSpec`
-        """A specification, given those of its fields that this does not hold."""
+        """Build a specification from these fields and the missing ones."""
         cause = self.cause
         if cause is None and self.type is not None:
             cause = DEFAULT_CAUSE[self.type, Source.PLATFORM]
@@ -169,7 +169,7 @@ class _FileHealth(_In):
 
 
 class _File(_Common):
-    """The whole file."""
+    """A whole rollout file."""
 
     duration: _Duration | None = None
     notice: _Span | None = None
@@ -194,14 +194,14 @@ class _File(_Common):
 
 
 def parse_rollout(content: bytes, where: str = "rollout") -> RolloutSpec:
-    """Read the file of a rollout.
+    """Parse the file of a rollout.
 
     Args:
         content: YAML or JSON.
-        where: What the file is called in errors.
+        where: Name of the file in errors.
 
     Raises:
-        CallerError: It is malformed, too large, or contradicts itself; the message and ``details["line"]`` say where.
+        CallerError: It is malformed, too large, or contradicts itself; message and ``details["line"]`` give the place.
     """
     source = YamlSource(where, size_bytes_max=FILE_SIZE_BYTES_MAX, kind="rollout", fault=InvalidRequest)
     data = source.read(content)
@@ -228,14 +228,14 @@ class CanaryIn(_In):
 
 
 class HealthIn(_In):
-    """What is asked between two batches."""
+    """Health check between two batches."""
 
     command: Command = Field(description="Program and arguments, without a shell; 0 says that all is well.")
     timeout_s: Annotated[float, Field(gt=0, le=_TIMEOUT_MAX.total_seconds(), allow_inf_nan=False)] = 60.0
 
 
 class RolloutIn(_Common):
-    """A rollout to plan or to start; and what it was asked to do, where one is shown."""
+    """A rollout to plan or to start; in responses, the specification of a rollout."""
 
     hosts: Hosts | Literal["all"] = Field(description="Names, or all of the inventory as it is now.")
     duration_s: Annotated[int, Field(ge=-1, le=_SPAN_MAX_S)] | None = Field(
@@ -249,7 +249,7 @@ class RolloutIn(_Common):
 
     @classmethod
     def of(cls, spec: RolloutSpec) -> RolloutIn:
-        """From the model: reading it back gives the same."""
+        """Build from the model: reading it back gives the same."""
         return cls(
             name=spec.name,
             type=spec.type,
@@ -275,7 +275,7 @@ class RolloutIn(_Common):
         )
 
     def to_spec(self) -> RolloutSpec:
-        """As the core takes it."""
+        """Convert to a specification of the core."""
         canary, health, pause = self.canary, self.health, timedelta(seconds=self.pause_s)
         return self._spec(
             duration_s=self.duration_s,
@@ -292,7 +292,7 @@ class RolloutIn(_Common):
 
 
 class MoveOut(_Out):
-    """A host whose turn quiet hours put off."""
+    """A host that quiet hours defer."""
 
     host: str
     not_before: Moment
@@ -301,7 +301,7 @@ class MoveOut(_Out):
 
     @classmethod
     def of(cls, move: Move) -> MoveOut:
-        """From the model."""
+        """Build from the model."""
         return cls(host=move.host, not_before=move.not_before, moved_from=move.moved_from, moved_by=list(move.moved_by))
 
 
@@ -320,7 +320,7 @@ class BatchOut(_Out):
 
     @classmethod
     def of(cls, batch: Batch) -> BatchOut:
-        """From the model."""
+        """Build from the model."""
         return cls(
             number=batch.number + 1,
             is_canary=batch.is_canary,
@@ -335,7 +335,7 @@ class BatchOut(_Out):
 
 
 class PlanOut(_Out):
-    """What a rollout would do; nothing was done. The times are estimates."""
+    """Plan of a rollout; nothing was done. The times are estimates."""
 
     dry_run: Literal[True] = True
     name: str
@@ -347,7 +347,7 @@ class PlanOut(_Out):
 
     @classmethod
     def of(cls, plan: Plan) -> PlanOut:
-        """From the model."""
+        """Build from the model."""
         return cls(
             name=plan.spec.name,
             hosts=sum(len(batch.hosts) for batch in plan.batches),
@@ -371,7 +371,7 @@ class RolloutHostOut(_Out):
 
     @classmethod
     def of(cls, host: RolloutHost) -> RolloutHostOut:
-        """From the model."""
+        """Build from the model."""
         return cls(
             name=host.name,
             batch=host.batch + 1,
@@ -384,7 +384,7 @@ class RolloutHostOut(_Out):
 
 
 class RolloutOut(_Out):
-    """A rollout as a whole. Its hosts are a list of their own, since there may be many."""
+    """A rollout as a whole. Its hosts are a separate list, since there may be many."""
 
     id: str
     name: str
@@ -403,7 +403,7 @@ class RolloutOut(_Out):
 
     @classmethod
     def of(cls, rollout: Rollout, wait: Wait | None = None) -> RolloutOut:
-        """From the model, and from the last of its next steps."""
+        """Build from the model, and from the last of its next steps."""
         batch = rollout.batch
         return cls(
             id=rollout.id,
@@ -423,18 +423,18 @@ class RolloutOut(_Out):
         )
 
 
-# What is stored
+# Storage
 
 _STORED = TypeAdapter(Rollout)
 
 
 def encode_rollout(rollout: Rollout) -> str:
-    """A rollout as JSON, to be stored. Moments and spans keep their microseconds."""
+    """Encode a rollout as JSON, to be stored. Moments and spans keep their microseconds."""
     return _STORED.dump_json(rollout).decode()
 
 
 def decode_rollout(text: str) -> Rollout:
-    """What `encode_rollout` made.
+    """Decode the result of `encode_rollout`.
 
     Raises:
         StoreCorrupt: It is something else.

@@ -40,7 +40,7 @@ class _Out(BaseModel):
 
 
 class SubscriptionIn(_In):
-    """Who wants to be told of what, from now on."""
+    """A subscription to notifications of future ledger entries."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Of your choice.")]
     url: Annotated[str, Field(max_length=2000, description="Where notifications are posted to.")]
@@ -56,32 +56,32 @@ class SubscriptionIn(_In):
 
 
 class PauseIn(_In):
-    """Why."""
+    """Reason for a pause."""
 
     reason: Reason | None = None
 
 
 class ResumeIn(_In):
-    """How to go on."""
+    """Options for resuming a paused subscription."""
 
     skip: bool = Field(default=False, description="Leave out what has happened until now.")
 
 
 class RotateIn(_In):
-    """How soon the secret before is out of use."""
+    """Options for replacing the secret of a subscription."""
 
     at_once: bool = Field(default=False, description="From now on: somebody else knows it.")
 
 
 class RedeliverIn(_In):
-    """Which dead deliveries to try again."""
+    """Selection of dead deliveries to try again."""
 
     ids: Annotated[list[_DeliveryId], Field(max_length=1000)] | None = Field(
         None, description="Ids of deliveries; null: all that are dead, at most 1,000."
     )
 
     def keys(self) -> list[tuple[int, str]] | None:
-        """As the core takes them."""
+        """Convert the ids to keys of the core."""
         if self.ids is None:
             return None
         parts = [id.partition("-") for id in self.ids]
@@ -113,7 +113,7 @@ class SubscriptionOut(_Out):
     def of(
         cls, subscription: Subscription, *, waiting: int = 0, dead: int = 0, is_secret_shown: bool = False
     ) -> SubscriptionOut:
-        """From the model."""
+        """Build from the model."""
         s = subscription
         return cls(
             id=s.id,
@@ -151,7 +151,7 @@ class DeliveryOut(_Out):
 
     @classmethod
     def of(cls, delivery: Delivery) -> DeliveryOut:
-        """From the model."""
+        """Build from the model."""
         d = delivery
         return cls(
             id=d.id,
@@ -167,13 +167,13 @@ class DeliveryOut(_Out):
 
 
 class RedeliveredOut(_Out):
-    """How many are tried again."""
+    """Number of deliveries that are tried again."""
 
     count: int
 
 
 class TestOut(_Out):
-    """What the receiver answered to a ping."""
+    """The receiver's answer to a ping."""
 
     delivered: bool
     status: int | None = Field(description="HTTP status; null: there was no answer.")

@@ -1,4 +1,4 @@
-"""What a name that is not known was probably meant to be."""
+"""Suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _LISTED_MAX = 30
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean 'web-0'?`` or, where nothing is like it, ``expected one of web-0, web-1``.
+    """Return ``did you mean 'web-0'?``, or ``expected one of web-0, web-1`` if no known name is similar.
 
     Args:
-        word: The name that is not known.
-        known: Names that are. The first 2,000 are compared, without regard to case; the first 30 are listed.
+        word: The unknown name.
+        known: Known names. The first 2,000 are compared, without regard to case; the first 30 are listed.
     """
     names = list(islice(known, _COMPARED_MAX))
     by_folded = {name.casefold(): name for name in names}

@@ -17,18 +17,18 @@ class _Out(BaseModel):
 
 
 class HeadsOut(_Out):
-    """What each hash chain ends with, as ``CHAIN:SEQUENCE:HASH``."""
+    """Head of each hash chain, as ``CHAIN:SEQUENCE:HASH``."""
 
     heads: list[str]
 
     @classmethod
     def of(cls, heads: Mapping[Chain, Head]) -> HeadsOut:
-        """From the model."""
+        """Build from the model."""
         return cls(heads=[show_head(chain, heads.get(chain, Head())) for chain in Chain])
 
 
 class ChainOut(_Out):
-    """What was read of one hash chain."""
+    """Result for one hash chain."""
 
     chain: Chain
     entries: int
@@ -37,7 +37,7 @@ class ChainOut(_Out):
 
 
 class FindingOut(_Out):
-    """Something wrong in a hash chain."""
+    """A fault in a hash chain."""
 
     chain: Chain
     sequence: int
@@ -46,7 +46,7 @@ class FindingOut(_Out):
 
 
 class VerificationOut(_Out):
-    """The result of a verification; `findings` holds at most a hundred of `findings_total`."""
+    """Result of a verification; `findings` holds at most a hundred of `findings_total`."""
 
     chains: list[ChainOut]
     findings: list[FindingOut]
@@ -54,7 +54,7 @@ class VerificationOut(_Out):
 
     @classmethod
     def of(cls, verifier: Verifier) -> VerificationOut:
-        """From the model."""
+        """Build from the model."""
         return cls(
             chains=[
                 ChainOut(chain=chain, entries=found.entries, gaps=found.gaps, head=show_head(chain, found.head))
@@ -69,12 +69,12 @@ class VerificationOut(_Out):
 
 
 def show_head(chain: Chain, head: Head) -> str:
-    """A head as it is printed and noted."""
+    """Return a head as it is printed and noted."""
     return f"{chain}:{head}"
 
 
 def parse_noted(texts: Iterable[str]) -> dict[Chain, list[Head]]:
-    """Read heads that were noted earlier.
+    """Parse heads that were noted earlier.
 
     Raises:
         InvalidRequest: One is not ``CHAIN:SEQUENCE:HASH``.

@@ -1,4 +1,4 @@
-"""Where in a YAML or JSON text an element stands."""
+"""The line of an element in a YAML or JSON text."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CLOSES = yaml.MappingEndEvent | yaml.SequenceEndEvent
 def line_of(text: bytes, path: Sequence[str | int]) -> int | None:
     """Return the line, from 1, of the element at a path of keys and indexes; of its nearest parent if it is missing.
 
-    The text is read as events up to the element and no further, and nothing is built from it. None: it is no YAML, or
-    its top is no mapping.
+    The text is read as events up to the element and no further, and nothing is built from it. None: it is not YAML, or
+    its top is a scalar.
     """
     try:
         events = yaml.parse(text, Loader=_SafeLoader)
@@ -35,7 +35,7 @@ def line_of(text: bytes, path: Sequence[str | int]) -> int | None:
 
 
 def _find(start: Any, path: list[str | int], events: Iterator[Any]) -> int:  # noqa: ANN401 - PyYAML has no types
-    """The line of what `path` leads to, from the collection that `start` has opened."""
+    """Return the line of the element at `path`, below the collection that `start` has opened."""
     line = _line(start)
     while path:
         found = _enter(start, path.pop(0), events)
@@ -48,7 +48,7 @@ def _find(start: Any, path: list[str | int], events: Iterator[Any]) -> int:  # n
 
 
 def _enter(start: Any, part: str | int, events: Iterator[Any]) -> tuple[Any, int] | None:  # noqa: ANN401 - as above
-    """The event that begins the element of that key or index, and the line that names it."""
+    """Return the event that begins the element with that key or index, and the line that names it."""
     is_mapping = isinstance(start, yaml.MappingStartEvent)
     if is_mapping is isinstance(part, int):
         return None
@@ -69,7 +69,7 @@ def _enter(start: Any, part: str | int, events: Iterator[Any]) -> tuple[Any, int
 
 
 def _skip(event: Any, events: Iterator[Any]) -> None:  # noqa: ANN401 - as above
-    """Go behind the element that begins with this event."""
+    """Skip the element that begins with this event."""
     depth = int(isinstance(event, _OPENS))
     while depth:
         event = next(events)

@@ -1,4 +1,4 @@
-"""A YAML file that people write, read so that every fault is named with its line and with what was expected."""
+"""A reader of YAML files that people write: the error for every fault gives its line and the expected value."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ except ImportError:  # pragma: no cover - PyYAML without libyaml, as on some pla
 __all__ = ["DEPTH_MAX", "Place", "YamlSource"]
 
 DEPTH_MAX = 12
-"""How deep a file may be nested."""
+"""Maximum nesting depth of a file."""
 
 Place = tuple[str | int, ...]
-"""Where something stands in a file: keys and positions, from the outside in."""
+"""Path to an element of a file: keys and positions, from the outside in."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -33,13 +33,13 @@ class YamlSource:
     """A YAML file, and the line of every part of it.
 
     Args:
-        name: What the file is called in errors.
-        size_bytes_max: How large it may be.
-        kind: What it is, for errors: ``scenario``.
+        name: Name of the file in errors.
+        size_bytes_max: Maximum size of the file.
+        kind: Kind of the file, for errors: ``scenario``.
         fault: The error to raise. ``details["line"]`` is the line, from 1.
 
     Attributes:
-        name: What the file is called in errors.
+        name: Name of the file in errors.
     """
 
     def __init__(self, name: str, *, size_bytes_max: int, kind: str, fault: type[ForewarnError]) -> None:
@@ -50,10 +50,10 @@ class YamlSource:
         self._lines: dict[Place, int] = {}
 
     def read(self, content: bytes) -> Any:  # noqa: ANN401 - whatever YAML holds
-        """What the file holds: dicts, lists and scalars; dates stay the text that they are.
+        """Parse the file to dicts, lists and scalars; dates remain text.
 
         Raises:
-            ForewarnError: It is no YAML, too large, too deep, has aliases, or a key that stands twice.
+            ForewarnError: It is not YAML, too large, too deep, has aliases, or a duplicate key.
         """
         if len(content) > self._size_bytes_max:
             most = self._size_bytes_max
@@ -71,7 +71,7 @@ class YamlSource:
         return None if node is None else self._take(node, ())
 
     def validate(self, model: type[M], content: Any, place: Place = ()) -> M:  # noqa: ANN401 - whatever `read` gave
-        """What `read` gave, or the part of it that stands at `place`, as a model.
+        """Validate the result of `read`, or its part at `place`, as a model.
 
         Raises:
             ForewarnError: One fault, with its line.
@@ -82,8 +82,8 @@ class YamlSource:
             raise self.faults(model, error, place)[0] from error
 
     def faults(self, model: type[BaseModel], error: ValidationError, place: Place = ()) -> list[ForewarnError]:
-        """Every fault of that part of the file, those first that say most; at least one."""
-        # What is missing may be what is misspelt: then the misspelt name says more.
+        """Return every fault of that part of the file, the most informative first; at least one."""
+        # A missing key may be a misspelt one: then the error about the misspelt name is more useful.
         found = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
         found = [fault for fault in found if not _is_only_consequence(fault, found)]
         made = []
@@ -93,12 +93,12 @@ class YamlSource:
         return made
 
     def error(self, place: Place, words: str) -> ForewarnError:
-        """An error about that part of the file, to be raised."""
+        """Return an error about that part of the file, to be raised."""
         line = self.line(place)
         return self._fault(f"{self.name}:{line}: {words}", line=line)
 
     def line(self, place: Place) -> int:
-        """Where that part stands, from 1; what is missing, where it should."""
+        """Return the line of that part, from 1; for a missing part, that of its nearest parent."""
         while place and place not in self._lines:
             place = place[:-1]
         return self._lines.get(place, 1)
@@ -108,9 +108,9 @@ class YamlSource:
         return self._fault(f"{self.name}:{line}: {words}", line=line)
 
     def _refuse_bombs(self, content: bytes) -> None:
-        """Aliases make a small file large, and depth makes it slow: both are refused before anything is put together.
+        """Refuse aliases, which make a small file large, and depth, which makes it slow, before anything is built.
 
-        The parser gives its events one by one, so nothing behind the first fault is read.
+        The parser yields its events one by one, so nothing after the first fault is read.
         """
         depth = 0
         for event in yaml.parse(content, _SafeLoader):
@@ -151,12 +151,12 @@ class YamlSource:
 
 
 def _is_of_pydantic(part: str | int) -> bool:
-    """Whether a part of a place is pydantic's word for a type, and not in the file."""
+    """Return True if a part of a place is pydantic's name for a type, and not in the file."""
     return isinstance(part, str) and (part.startswith(("function-", "constrained-")) or "[" in part)
 
 
 def _is_only_consequence(fault: Any, found: Sequence[Any]) -> bool:  # noqa: ANN401 - as below
-    """Whether a list is too short only because what stands in it is wrong."""
+    """Return True if a list is too short only because some of its elements are wrong."""
     place = fault["loc"]
     return fault["type"] == "too_short" and any(
         len(each["loc"]) > len(place) and each["loc"][: len(place)] == place for each in found
@@ -183,7 +183,7 @@ _QUOTED = re.compile("'([^']*)'")
 
 
 def _keys(model: type[BaseModel], place: Place) -> list[str]:
-    """The keys that a mapping at that place of a model may have; none where no model says it."""
+    """Return the keys that a mapping at that place of a model may have; none if no model defines it."""
     models = [model]
     for part in place:
         if isinstance(part, str):
@@ -199,7 +199,7 @@ def _key(name: str, field: FieldInfo) -> str:
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 - any annotation
-    """The models of a union, a list or a tuple."""
+    """Yield the models of a union, a list or a tuple."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for each in get_args(annotation):

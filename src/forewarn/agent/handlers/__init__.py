@@ -1,4 +1,4 @@
-"""Built-in handlers: what a table in ``handlers`` of a rule may be."""
+"""Built-in handlers, the tables allowed in ``handlers`` of a rule."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ from forewarn.agent.handlers.systemd import Systemd
 __all__ = ["AnyHandler", "File", "HAProxy", "Handler", "Kubernetes", "Nginx", "Occasion", "Pacemaker", "Ran", "Systemd"]
 
 AnyHandler: TypeAlias = File | HAProxy | Kubernetes | Nginx | Pacemaker | Systemd
-"""Every built-in handler; ``use`` says which."""
+"""Any built-in handler; ``use`` selects it."""

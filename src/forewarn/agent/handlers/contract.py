@@ -1,8 +1,8 @@
-"""What a built-in handler promises, and what it is given.
+"""The contract between the agent and its built-in handlers.
 
 A handler is a frozen struct: its fields are the settings of its table in the configuration. It takes something out of
-service and puts it back. What it finds out before it acts (was the node cordoned already?) it remembers first, so that
-a crash in between cannot make it forget: `undo` puts back what `prepare` changed, and nothing else.
+service and puts it back. Before it acts, it remembers the state that it finds (was the node cordoned already?), so that
+a crash in between cannot lose it: `undo` puts back what `prepare` changed, and nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Handler", "Occasion", "Ran"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What became of a command."""
+    """Result of a command."""
 
     status: int
     output: str
@@ -30,11 +30,11 @@ class Ran:
 
 
 class Occasion(Protocol):
-    """The event about which a handler is called, and its hands."""
+    """The event for which a handler is called, and the operations that the handler may use."""
 
     @property
     def event(self) -> Event:
-        """As it was seen last."""
+        """The event as last seen."""
         ...
 
     @property
@@ -44,16 +44,16 @@ class Occasion(Protocol):
 
     @property
     def now(self) -> datetime:
-        """The present moment, aware, UTC."""
+        """Current time, aware, UTC."""
         ...
 
     @property
     def memory(self) -> dict[str, Any]:
-        """What this handler has remembered about this event; empty when it has not prepared anything."""
+        """Facts that this handler has remembered about this event; empty if it has not prepared anything."""
         ...
 
     async def remember(self, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
-        """Add to `memory`, on disk when this returns."""
+        """Add to `memory`; it is on disk when this returns."""
         ...
 
     async def run(
@@ -62,31 +62,31 @@ class Occasion(Protocol):
         """Run a command without a shell; it is ended when the step is stopped or its time is over.
 
         Raises:
-            HookFailed: It cannot be started, took too long, or, when checked, ended with another status than 0.
+            HookFailed: It cannot be started, takes too long, or, if checked, ends with a status other than 0.
         """
         ...
 
     async def pause(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait."""
         ...
 
     def log(self, text: str) -> None:
-        """Say something that is worth a line in the log."""
+        """Write a line to the log."""
         ...
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="use"):
-    """Takes something out of service, and puts it back. Every method may be repeated.
+    """Base of the handlers: takes something out of service, and puts it back. Every method may be repeated.
 
     Attributes:
-        timeout: For one call of a method.
+        timeout: Time limit for one call of a method.
     """
 
     timeout: Span = Span(minutes=5)
 
     @property
     def name(self) -> str:
-        """What stands in ``use``."""
+        """Name of the handler, the value of ``use``."""
         return str(self.__struct_config__.tag)
 
     async def prepare(self, occasion: Occasion) -> None:
@@ -98,10 +98,10 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         raise NotImplementedError
 
     async def started(self, occasion: Occasion) -> None:
-        """Note that the impact may happen at any moment; most handlers have nothing to do."""
+        """React to the start of the event: the impact may happen at any moment; most handlers have nothing to do."""
 
     async def undo(self, occasion: Occasion) -> None:
-        """Put back what `prepare` changed; nothing when `memory` is empty.
+        """Put back what `prepare` changed; do nothing if `memory` is empty.
 
         Raises:
             HookFailed: It did not work.
@@ -109,5 +109,5 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         raise NotImplementedError
 
     def explain(self) -> Sequence[str]:
-        """What `prepare` does, in words, for `forewarn agent check`."""
+        """Describe what `prepare` does, in words, for `forewarn agent check`."""
         raise NotImplementedError

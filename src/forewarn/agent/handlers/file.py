@@ -1,4 +1,4 @@
-"""Touch a file, remove a file: for health checks that look whether it is there."""
+"""Handler that creates or removes a file, for health checks that test if it exists."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ __all__ = ["File"]
 
 
 class File(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="file"):
-    """A file that is there while the VM should get no work, or one that is there while it should.
+    """A file that exists while the VM should get no work, or one that exists while it should.
 
     Attributes:
-        touch: Made by `prepare`, removed by `undo`; not if it was there before.
-        remove: Removed by `prepare`; made again by `undo`, with what it held and its mode, if it was there.
+        touch: Path of a file that `prepare` creates and `undo` removes, unless it existed before.
+        remove: Path of a file that `prepare` removes; `undo` restores its content and mode if it existed.
     """
 
     touch: str = ""
     remove: str = ""
 
     def __post_init__(self) -> None:
-        """Check what types cannot say.
+        """Check what types cannot express.
 
         Raises:
-            ValueError: It names no file, or two.
+            ValueError: No file is named, or two are.
         """
         if bool(self.touch) == bool(self.remove):
             msg = "the handler file has exactly one of touch and remove"
@@ -62,7 +62,7 @@ _SIZE_BYTES_MAX = 64 << 10
 
 
 def _held(path: Path) -> dict[str, Any] | None:
-    """What is needed to make the file again; None when there is none."""
+    """Return the content and mode needed to restore the file; None if it does not exist."""
     try:
         with path.open("rb") as file:
             content = file.read(_SIZE_BYTES_MAX + 1)

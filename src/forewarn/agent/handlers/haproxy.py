@@ -34,13 +34,13 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     """Servers that get no new work, and are left alone once their last session is over.
 
     Attributes:
-        socket: Path of HAProxy's runtime socket, or ``host:port``; it has to be of level admin.
-        servers: Each ``backend/server``.
-        state: What they end up in: ``drain`` still lets clients in that are bound to the server by a cookie or a
-            table, ``maint`` nobody.
-        drain_timeout: How long to wait for their sessions to end.
-        on_timeout: What then: ``maint`` puts them into maintenance anyway, ``keep`` leaves them draining.
-        others_up: How many other servers of a backend have to be up before one is drained, as far as it has so many.
+        socket: Path of HAProxy's runtime socket, or ``host:port``; it must have level admin.
+        servers: Servers, each as ``backend/server``.
+        state: Final state: ``drain`` still accepts clients bound to the server by a cookie or a table, ``maint``
+            accepts none.
+        drain_timeout: Maximum time to wait for their sessions to end.
+        on_timeout: Response to that timeout: ``maint`` forces them into maintenance, ``keep`` leaves them draining.
+        others_up: Number of other servers of a backend that must be up before one is drained, as far as it has so many.
             A VM that comes back at the same moment is waited for; for `drain_timeout`, or half of the notice.
     """
 
@@ -52,10 +52,10 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     others_up: int = 1
 
     def __post_init__(self) -> None:
-        """Check what types cannot say.
+        """Check what types cannot express.
 
         Raises:
-            ValueError: A name or address is none, or the time is too short.
+            ValueError: A name or address is invalid, or the time is too short.
         """
         _check_socket(self.socket)
         if not self.servers:
@@ -78,7 +78,7 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     async def prepare(self, occasion: Occasion) -> None:
         now = await self._states()
         remembered: dict[str, _State] = occasion.memory.get("states", {})
-        # It is never us who makes a server ready before `undo`: one that is ready now was so of itself.
+        # We never make a server ready before `undo`, so the state ready is never our own work.
         before = {s: now[s] if now[s] == "ready" else remembered.get(s, now[s]) for s in self.servers}
         await occasion.remember(states=before)
         ours = [server for server in self.servers if before[server] != "maint"]
@@ -102,7 +102,7 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         failures = []
         for server, state in before.items():
             try:
-                # HAProxy may have been started anew meanwhile, and forgotten what it was told.
+                # HAProxy may have restarted meanwhile and lost the state that was set.
                 now = await self._state(server)
                 if (state == "ready" and now != "ready") or (state == "drain" and now == "maint"):
                     await self._set(server, state)
@@ -117,7 +117,7 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return [f"{what} {', '.join(self.servers)} {where}, waiting {_seconds(self.drain_timeout)} at most"]
 
     async def _states(self) -> dict[str, _State]:
-        """What each server is told to be by an operator, or by us."""
+        """Return the state of each server as set by an operator, or by us."""
         return {server: await self._state(server) for server in self.servers}
 
     async def _state(self, server: str) -> _State:
@@ -140,12 +140,13 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
             raise HookFailed(_refusal(server, said))
 
     async def _wait_for_others(self, occasion: Occasion, servers: Sequence[str]) -> None:
-        """Let no backend lose its last server where waiting can help; the event comes all the same."""
+        """Wait while a backend would lose its last server; at the limit, go on, because the event comes anyway."""
         if not self.others_up:
             return
         left_s = self.drain_timeout.total_seconds()
         not_before = occasion.event.not_before
         if not_before is not None:
+            # At most half of the notice, so that time is left to drain.
             left_s = min(left_s, (not_before - occasion.now).total_seconds() / 2)
         while lonely := [server for server in servers if await self._is_lonely(server)]:
             if left_s <= 0:
@@ -155,14 +156,14 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
             await occasion.pause(_LOOK_AGAIN_S)
 
     async def _is_lonely(self, server: str) -> bool:
-        """Whether fewer others are up than there have to be."""
+        """Return True if fewer other servers are up than required."""
         backend, _, _ = server.partition("/")
         others = [row for row in await self._stat(server) if f"{backend}/{row.get('svname')}" not in self.servers]
         up = sum(row.get("status", "").startswith(("UP", "no check")) for row in others)
         return up < min(self.others_up, len(others))
 
     async def _wait_until_empty(self, occasion: Occasion, servers: Sequence[str]) -> dict[str, int]:
-        """The sessions of those servers that still have some when the time is over."""
+        """Return the session counts of the servers that still have sessions when the time is over."""
         left_s = self.drain_timeout.total_seconds()
         while busy := {server: count for server in servers if (count := await self._sessions(server))}:
             if left_s <= 0:
@@ -173,7 +174,7 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return busy
 
     async def _sessions(self, server: str) -> int:
-        """How many sessions a server has, with those that wait for it."""
+        """Return the number of sessions of a server, including queued ones."""
         _, _, name = server.partition("/")
         for row in await self._stat(server):
             if row.get("svname") == name:
@@ -181,13 +182,13 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         raise HookFailed(_refusal(server, "No such server."))
 
     async def _stat(self, server: str) -> list[dict[str, str]]:
-        """What HAProxy counts of each server of that one's backend."""
+        """Return HAProxy's statistics for each server of that server's backend."""
         backend, _, _ = server.partition("/")
         said = await _ask(self.socket, f"show stat {backend} 4 -1")
         if not said.startswith("# "):
             raise HookFailed(_refusal(server, said))
         head, *lines = said.removeprefix("# ").splitlines()
-        # Some columns further on are quoted, and may hold commas.
+        # Some later columns are quoted and may hold commas.
         rows = [dict(zip(head.split(","), line.split(","), strict=False)) for line in lines if line]
         return [row for row in rows if row.get("pxname") == backend]
 
@@ -201,10 +202,10 @@ def _refusal(server: str, said: str) -> str:
 
 
 def _check_socket(socket: str) -> None:
-    """Make sure that it can be reached in principle.
+    """Check that the socket can be reached in principle.
 
     Raises:
-        ValueError: It is neither a path nor an address, or a path where there are no such sockets.
+        ValueError: It is neither a path nor an address, or it is a path on a system without such sockets.
     """
     if "/" in socket:
         if sys.platform == "win32":
@@ -215,14 +216,14 @@ def _check_socket(socket: str) -> None:
         raise ValueError(msg)
 
 
-# One command to a connection: HAProxy answers, ends the answer with an empty line, and closes
+# One command for each connection: HAProxy answers, ends the answer with an empty line, and closes
 
 
 async def _ask(socket: str, command: str) -> str:
-    """What HAProxy answers to a command.
+    """Send a command to HAProxy and return its answer.
 
     Raises:
-        HookFailed: It cannot be reached, takes too long, or breaks off.
+        HookFailed: HAProxy cannot be reached, takes too long, or breaks off.
     """
     try:
         async with asyncio.timeout(_ANSWER_WITHIN_S):
@@ -241,7 +242,7 @@ async def _ask(socket: str, command: str) -> str:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         msg = f"cannot talk to HAProxy at {socket}: {reason}"
         raise HookFailed(msg) from error
-    # Nothing at all is no consent, and half a table no table.
+    # An empty answer is not success, and half a table is not a table.
     if answer != b"\n" and not answer.endswith(b"\n\n"):
         msg = f"HAProxy at {socket} broke off its answer to {command!r}"
         raise HookFailed(msg)
@@ -256,10 +257,10 @@ async def _connect(socket: str) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
-    """Everything up to the end.
+    """Read everything up to the end.
 
     Raises:
-        ValueError: It is too much.
+        ValueError: The answer is too long.
     """
     answer = bytearray()
     while chunk := await reader.read(1 << 16):

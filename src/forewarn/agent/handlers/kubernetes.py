@@ -1,7 +1,7 @@
-"""Cordon, taint and drain this VM's Kubernetes node, and say in its conditions why.
+"""Cordon, taint and drain this VM's Kubernetes node, and give the reason in its conditions.
 
-The names of the conditions are those of KEP-5683, "Node Lifecycle Conditions": alpha in Kubernetes 1.37, and only a
-convention so far, for no controller of Kubernetes reads them. Whoever has other names sets those.
+The names of the conditions are those of KEP-5683, "Node Lifecycle Conditions": alpha in Kubernetes 1.37, and so far
+only a convention, because no controller of Kubernetes reads them. Other names can be set.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _PASSING = re.compile(
     r"refused|timeout|timed out|deadline|unable to connect|unavailable|unreachable|no route|reset|\bEOF\b",
     re.IGNORECASE,
 )
-"""Of an API server that does not answer now, and may soon."""
+"""Error messages of an API server that does not answer now, but may soon."""
 
 _OURS = "Forewarn: "
-"""How the message of a condition begins that was set here; those of others are left alone."""
+"""Prefix of the message in conditions that are set here; conditions of others are left alone."""
 
 _REQUEST_TIMEOUT_S = 15
 _RETRY_DELAY_S = 5.0
@@ -52,14 +52,14 @@ _OVER = "NoMaintenance"
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the node's conditions are called; an empty one is not set.
+    """Names of the node's conditions; an empty one is not set.
 
     Attributes:
-        planned: From the moment the event is seen until it starts.
-        draining: While pods are evicted.
-        drained: When they are gone, until the event is over.
-        in_progress: From the start of the event until it is over.
-        reason: Why they are true; a word in CamelCase.
+        planned: Condition that is true from the moment the event is seen until it starts.
+        draining: Condition that is true while pods are evicted.
+        drained: Condition that is true from the end of the eviction until the event is over.
+        in_progress: Condition that is true from the start of the event until it is over.
+        reason: Reason given for true conditions; a word in CamelCase.
     """
 
     planned: str = "MaintenancePlanned"
@@ -69,7 +69,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reason: str = "MaintenanceWindow"
 
     def __post_init__(self) -> None:
-        """Check what types cannot say.
+        """Check what types cannot express.
 
         Raises:
             ValueError: Kubernetes would refuse a name.
@@ -84,37 +84,37 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def names(self) -> tuple[str, str, str, str]:
-        """All of them."""
+        """All four names."""
         return self.planned, self.draining, self.drained, self.in_progress
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """What is asked of a node."""
+    """State of a node, as read from the cluster."""
 
     is_cordoned: bool
     taints: Mapping[tuple[str, str], str]
     """Values by key and effect."""
     conditions: Mapping[str, Mapping[str, Any]]
-    """By type."""
+    """Conditions by type."""
 
 
 class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kubernetes"):
     """A node that is cordoned and drained; uncordoned again, unless it was cordoned before.
 
     Attributes:
-        node: The node's name; empty: this VM's name in lower case.
-        kubectl: Program.
-        kubeconfig: File; empty leaves it to kubectl.
-        context: In that file; empty: its current one.
-        drain: Whether pods are evicted; otherwise the node is only cordoned.
-        drain_timeout: How long that may take; shorter than `timeout`.
+        node: The node's name; if empty, this VM's name in lower case.
+        kubectl: Program to run.
+        kubeconfig: Path of the kubeconfig file; if empty, kubectl chooses it.
+        context: Context in that file; if empty, its current one.
+        drain: True to evict pods; otherwise the node is only cordoned.
+        drain_timeout: Time limit for the eviction; shorter than `timeout`.
         drain_args: Further options of ``kubectl drain``, each of the form ``--name=value``.
-        grace: How long pods get to end; None: what each of them says.
-        taint: ``key=value:effect``, set as well; empty for none.
-        condition: Whether the node's conditions are set; needs kubectl 1.24 or newer.
-        conditions: What they are called.
-        patience: How long to go on asking an API server that does not answer.
+        grace: Time that pods get to end; if None, each pod's own grace period.
+        taint: Taint to set as well, as ``key=value:effect``; empty for none.
+        condition: True to set the node's conditions; needs kubectl 1.24 or newer.
+        conditions: Names of the conditions.
+        patience: Maximum time to keep asking an API server that does not answer.
     """
 
     node: str = ""
@@ -131,10 +131,10 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
     patience: Span = Span(minutes=2)
 
     def __post_init__(self) -> None:
-        """Check what types cannot say.
+        """Check what types cannot express.
 
         Raises:
-            ValueError: kubectl would refuse it, or take it for something else.
+            ValueError: kubectl would reject or misread a setting.
         """
         if self.node and not _NODE.fullmatch(self.node):
             msg = f"{self.node!r} is no name of a Kubernetes node: expected small letters, digits, '-' and '.'"
@@ -156,6 +156,7 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     async def prepare(self, occasion: Occasion) -> None:
         name = self._name(occasion)
+        # Read only once: on a repeated run, the node may be cordoned by us.
         if "cordoned" not in occasion.memory:
             if self.condition:
                 await self._check_subresource(occasion)
@@ -205,10 +206,10 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
             lines.append(f"set conditions of {node}: {', '.join(dict.fromkeys(filter(None, self.conditions.names)))}")
         return lines
 
-    # What is asked of the cluster
+    # Queries and commands to the cluster
 
     async def _read(self, occasion: Occasion, name: str) -> _Node | None:
-        """The node; None when there is none. An API server that does not answer is asked again for a while."""
+        """Return the node; None if there is none. An API server that does not answer is asked again for a while."""
         until = occasion.now + self.patience
         while True:
             try:
@@ -222,7 +223,7 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
             await occasion.pause(_RETRY_DELAY_S)
 
     async def _check_subresource(self, occasion: Occasion) -> None:
-        """Find out whether kubectl can set conditions, before anything is changed.
+        """Check that kubectl can set conditions, before anything is changed.
 
         Raises:
             HookFailed: It is too old.
@@ -233,7 +234,7 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
             raise HookFailed(msg)
 
     async def _mark(self, occasion: Occasion, name: str, verb: Literal["cordon", "uncordon"]) -> None:
-        """Cordon or uncordon, and look whether that worked: kubectl ends with 0 also where it had no right to do it."""
+        """Cordon or uncordon, then check the result: kubectl ends with status 0 even if it had no permission."""
         ran = await self._run(occasion, verb, name)
         node = await self._read(occasion, name)
         if node is not None and node.is_cordoned != (verb == "cordon"):
@@ -246,13 +247,13 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
         try:
             await self._run(occasion, "drain", name, *self._drain_options)
         except HookFailed:
-            with contextlib.suppress(HookFailed):  # why the drain failed is the more important of the two
+            with contextlib.suppress(HookFailed):  # the drain's error is the more important of the two
                 await self._report(occasion, {names.draining: False, names.drained: False}, _FAILED)
             raise
         await self._report(occasion, {names.draining: False, names.drained: True}, _COMPLETED)
 
     async def _untaint(self, occasion: Occasion, name: str, node: _Node) -> None:
-        """Take the taint off again, or give it the value that it had."""
+        """Remove the taint, or restore its former value."""
         before, key, effect = occasion.memory["taint"], *self._taint
         if not self.taint or node.taints.get(self._taint) == before:
             return
@@ -263,7 +264,7 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
             await self._run(occasion, "taint", "nodes", name, f"{key}{value}:{effect}", "--overwrite")
 
     async def _report(self, occasion: Occasion, wanted: Mapping[str, bool], reason: str, what: str = "") -> None:
-        """Set conditions that differ, but none that somebody else has set."""
+        """Set the conditions that differ, except those that another writer has set."""
         if not self.condition:
             return
         name = occasion.memory["node"]
@@ -280,8 +281,9 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
         """Run kubectl.
 
         Raises:
-            HookFailed: With what it said last.
+            HookFailed: It failed; the message holds the last line of its errors.
         """
+        # A drain is limited by its own --timeout instead.
         options = [] if verb == "drain" else [f"--request-timeout={_REQUEST_TIMEOUT_S}s"]
         if self.kubeconfig:
             options.append(f"--kubeconfig={self.kubeconfig}")
@@ -315,7 +317,7 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 def _last_words(ran: Ran) -> str:
-    """What was complained of last, but for hints where to read on."""
+    """Return the last error line, ignoring hints on where to read more."""
     said = [line.strip() for line in ran.errors.splitlines() if line.strip() and not line.startswith("See '")]
     return f": {said[-1]}" if said else ""
 
@@ -335,7 +337,7 @@ def _decode_node(output: str) -> _Node:
 def _changes(
     found: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, bool], reason: str, message: str, now: datetime
 ) -> list[dict[str, str]]:
-    """Conditions to set, as the API takes them; the time of a transition moves only when the status does."""
+    """Return the conditions to set, in the API's format; the transition time changes only with the status."""
     changes = []
     for kind, is_true in wanted.items():
         there, status, moment = found.get(kind, {}), str(is_true), _moment(now)
@@ -348,9 +350,9 @@ def _changes(
 
 
 def _is_ours_to_set(there: Mapping[str, Any], message: str, *, is_true: bool) -> bool:
-    """Whether a condition differs from what is wanted, and nobody else has set it.
+    """Return True if the condition differs from the wanted one and no other writer has set it.
 
-    One that another event has set here is taken over, but left as it is when ours is over.
+    A condition that another event has set here is taken over, but is left as it is when ours is over.
     """
     status, said = there.get("status"), str(there.get("message", ""))
     if is_true:
@@ -359,7 +361,7 @@ def _is_ours_to_set(there: Mapping[str, Any], message: str, *, is_true: bool) ->
 
 
 def _message(event: Event, what: str) -> str:
-    """What is planned, in words; ends with the event's id in parentheses."""
+    """Return the message of a condition; it ends with the event's id in parentheses."""
     if not what:
         moment = event.not_before
         what = (

@@ -1,7 +1,7 @@
 """Mark a server as down in an include file of nginx, and reload.
 
-nginx without subscription cannot be told at run time who gets no work: it reads its configuration anew, its old
-processes finish what they have begun, and new ones take over.
+nginx without a subscription cannot take a server out of service at run time: it reloads its configuration, its old
+worker processes finish their requests, and new ones take over.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Nginx"]
 _ADDRESS = re.compile(r"[!-~]+")
 _SPECIAL = frozenset(";{}#\"'")
 
-# Comments and quoted texts are matched only to be passed over.
+# Comments and quoted texts are matched only to be skipped.
 _DIRECTIVE = re.compile(
     r"""\#[^\n]* | "(?:\\.|[^"\\])*" | '(?:\\.|[^'\\])*' |
         (?<![^\s;{}]) server \s+ (?P<address>[^\s;{}\#"']+) (?P<parameters>[^;{}\#]*) ;""",
@@ -37,19 +37,19 @@ _DOWN = re.compile(r"\s+down(?=[\s;])")
 _SIZE_BYTES_MAX = 1 << 20
 
 _Line: TypeAlias = Sequence[str]
-"""A ``server`` directive before and after; the same text twice when it was down already."""
+"""A ``server`` directive before and after the change; the same text twice if it was down already."""
 
 
 class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="nginx"):
     """A server of an upstream that gets no new requests.
 
     Attributes:
-        file: Holds the ``server`` lines of the upstream; nginx includes it, or it is the configuration itself.
+        file: File with the ``server`` lines of the upstream; nginx includes it, or it is the configuration itself.
         server: Address of the line to mark, as it is written there.
-        vm: The VM that serves there: only events that name it count; empty: all of the rule's.
-        test: Finds out whether nginx could load the configuration.
-        reload: Makes nginx load it.
-        settle: How long to wait after that for its old processes to finish.
+        vm: The VM that serves there: only events that name it count; if empty, all events of the rule.
+        test: Command that tests the configuration.
+        reload: Command that makes nginx load the configuration.
+        settle: Time to wait after the reload for the old processes to finish.
     """
 
     file: str
@@ -60,10 +60,10 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     settle: Span = Span(seconds=10)
 
     def __post_init__(self) -> None:
-        """Check what types cannot say.
+        """Check what types cannot express.
 
         Raises:
-            ValueError: Something is missing, cannot be an address, or the time is too short.
+            ValueError: Something is missing, the address is invalid, or the time is too short.
         """
         if not self.file:
             msg = "the handler nginx has a file"
@@ -84,16 +84,18 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
             return
         while True:
             content = await asyncio.to_thread(_read, self._path)
-            # Done once more, it sees its own mark: what counts is how the file read without it.
+            # On a repeated run the file holds our own mark, so the content without it is what counts.
             original = self._unmarked(content, occasion.memory.get("lines", []))
             marked, lines = self._marked(original)
             if not lines:
                 msg = f"{self.file} has no line for the server {self.server}"
                 raise HookFailed(msg)
             is_loaded = content == marked and occasion.memory.get("is_loaded", False)
+            # Remember before the change, so that a crash in between can still be undone.
             await occasion.remember(lines=lines, is_loaded=is_loaded)
             if not _is_changed(lines):
                 return
+            # If another event has changed the file meanwhile, start again from its new content.
             if await asyncio.to_thread(_swap, self._path, content, marked):
                 break
         if not is_loaded:
@@ -107,7 +109,7 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
         if not _is_changed(lines):
             return
         await self._restore(lines)
-        # The file stays restored when somebody else's mistake fails the test: whoever mends that loads this with it.
+        # Keep the file restored even if an unrelated mistake fails the test: the next good reload then loads both.
         await _run(occasion, self.test)
         await _run(occasion, self.reload)
 
@@ -116,7 +118,7 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
         return [f"mark {self.server} as down in {self.file} and load it by {' '.join(self.reload)!r}{when}"]
 
     async def _test(self, occasion: Occasion) -> None:
-        """Test what was written; when it fails, put back what was there before."""
+        """Test the changed file; if the test fails, restore the previous content."""
         try:
             await _run(occasion, self.test)
         except HookFailed:
@@ -135,7 +137,7 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
         return Path(self.file)
 
     def _marked(self, content: str) -> tuple[str, list[_Line]]:
-        """The content with our server down, and what was done to each of its lines."""
+        """Return the content with our server down, and each of its lines before and after."""
         lines: list[_Line] = []
 
         def mark(before: str) -> str:
@@ -146,13 +148,13 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
         return self._changed(content, mark), lines
 
     def _unmarked(self, content: str, lines: Sequence[_Line]) -> str:
-        """The content as it was before those lines were marked, whatever else has happened to it since."""
+        """Return the content with the marks on those lines undone, keeping all other changes made since."""
         found = [match[0] for match in _DIRECTIVE.finditer(content) if match["address"] == self.server]
         restored = iter(_restored(found, lines))
         return self._changed(content, lambda _: next(restored))
 
     def _changed(self, content: str, change: Callable[[str], str]) -> str:
-        """The content with each directive of our server passed through `change`."""
+        """Return the content with each directive of our server passed through `change`."""
 
         def passed(match: re.Match[str]) -> str:
             return change(match[0]) if match["address"] == self.server else match[0]
@@ -165,9 +167,9 @@ def _is_changed(lines: Sequence[_Line]) -> bool:
 
 
 def _restored(found: Sequence[str], lines: Sequence[_Line]) -> list[str]:
-    """What becomes of directives when those lines are put back.
+    """Return the directives with those lines restored.
 
-    As many as there were are the same ones, by their place. Otherwise somebody has been here, and the text has to tell.
+    If their number is unchanged, they are matched by position. Otherwise the file was edited: they are matched by text.
     """
     partners: list[_Line | None] = list(lines)
     if len(found) != len(lines):
@@ -190,7 +192,7 @@ def _put_back(text: str, line: _Line | None) -> str:
 
 
 async def _run(occasion: Occasion, command: Sequence[str]) -> None:
-    """Run a command, and say all that it said when it fails: nginx tells the reason first, and last that it failed."""
+    """Run a command; a failure reports all of its output, because nginx prints the reason first."""
     ran = await occasion.run(*command, is_checked=False)
     if ran.status:
         said = "; ".join(line.strip() for line in (ran.errors.strip() or ran.output.strip()).splitlines())
@@ -199,7 +201,7 @@ async def _run(occasion: Occasion, command: Sequence[str]) -> None:
 
 
 def _read(path: Path) -> str:
-    """What the file holds, one character to a byte."""
+    """Return the content of the file, one character for each byte."""
     try:
         with path.open("rb") as file:
             content = file.read(_SIZE_BYTES_MAX + 1)
@@ -216,7 +218,7 @@ _SWAPPING = threading.Lock()
 
 
 def _swap(path: Path, expected: str, content: str) -> bool:
-    """Put `content` in the place of what is expected there; False when there is something else by now.
+    """Replace the content if it is still the expected one; return False if it has changed.
 
     Two events may change two lines of one file at the same time, and neither change may be lost.
     """
@@ -229,10 +231,10 @@ def _swap(path: Path, expected: str, content: str) -> bool:
 
 
 def _replace(path: Path, content: str) -> None:
-    """Put a file in the place of that one: the old or the new is there at every moment. A link stays a link."""
+    """Replace a file atomically; a link stays a link."""
     try:
         target = Path(os.path.realpath(path))
-        # nginx includes by pattern, and no pattern of it matches a dot in front.
+        # nginx includes files by pattern, and its patterns do not match a leading dot.
         scratch = target.with_name(f".{target.name}.forewarn")
         scratch.unlink(missing_ok=True)
         try:
@@ -249,7 +251,7 @@ def _replace(path: Path, content: str) -> None:
 
 
 def _write(path: Path, content: bytes, like: os.stat_result) -> None:
-    """A new file with the owner and mode of another, flushed to disk."""
+    """Write a new file with the owner and mode of another, flushed to disk."""
     with path.open("xb") as file:
         if sys.platform != "win32":
             made = os.fstat(file.fileno())
@@ -262,7 +264,7 @@ def _write(path: Path, content: bytes, like: os.stat_result) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename last; Windows does so by itself."""
+    """Make a rename durable; Windows does so automatically."""
     if sys.platform != "win32":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

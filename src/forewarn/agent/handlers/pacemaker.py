@@ -1,7 +1,7 @@
 """Put this VM's node of a Pacemaker cluster into standby, so that its resources run elsewhere.
 
-The state of the cluster is always asked of ``crm_mon``, whichever tool changes it: crmsh for one says that it has put a
-node into standby, with status 0, when it only could not reach it.
+The state of the cluster is always read with ``crm_mon``, whichever tool changes it: crmsh, for one, reports success
+with status 0 even if it could not reach the node.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _TOOLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "crm": (("crm", "node", "standby", "{node}", "{lifetime}"), ("crm", "node", "online", "{node}")),
     "pcs": (("pcs", "node", "standby", "{node}"), ("pcs", "node", "unstandby", "{node}")),
 }
-"""Commands into standby and out of it; ``auto`` takes the first tool that is there."""
+"""Commands into standby and out of it; ``auto`` takes the first tool that is installed."""
 
 _POLL_INTERVAL_S = 1.0
 _RETRY_DELAY_S = 5.0
 _USAGE = 64
-"""The status with which Pacemaker's tools refuse a command line."""
+"""Exit status with which Pacemaker's tools reject a command line."""
 
 _ONLINE_WITHIN = Span(seconds=10)
 
@@ -49,7 +49,7 @@ class _Member:
 
     is_standby: bool
     is_able: bool
-    """Whether it could run resources."""
+    """True if the node could run resources."""
     resources: tuple[str, ...]
 
 
@@ -57,12 +57,12 @@ class Pacemaker(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """A node in standby, and out of it again, unless it was in standby before.
 
     Attributes:
-        node: The node's name in the cluster; empty: what Pacemaker calls this machine.
-        tool: What changes the cluster.
+        node: The node's name in the cluster; if empty, Pacemaker's name for this machine.
+        tool: Tool that changes the cluster.
         lifetime: ``forever``: in standby until undone, also after a reboot; ``reboot``: until Pacemaker ends here.
-        wait: How long to wait until no resource runs here; shorter than `timeout`. 0s does not wait.
-        alone: What to do when no other node can run resources: ``refuse``, or ``proceed`` and stop them.
-        patience: How long to go on asking a cluster that does not answer, or has not yet come together.
+        wait: Maximum time to wait until no resource runs here; shorter than `timeout`. 0s does not wait.
+        alone: Response when no other node can run resources: ``refuse``, or ``proceed`` and stop them.
+        patience: Maximum time to keep asking a cluster that does not answer or has not yet formed.
     """
 
     node: str = ""
@@ -73,7 +73,7 @@ class Pacemaker(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     patience: Span = Span(minutes=2)
 
     def __post_init__(self) -> None:
-        """Check what types cannot say.
+        """Check what types cannot express.
 
         Raises:
             ValueError: The name or a combination cannot be used.
@@ -90,6 +90,7 @@ class Pacemaker(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     async def prepare(self, occasion: Occasion) -> None:
         until = occasion.now + self.wait
+        # Ask only once: on a repeated run, the standby may be our own.
         if "standby" not in occasion.memory:
             name = self.node or await self._local_name(occasion)
             found = _find(await self._members(occasion), name)
@@ -129,11 +130,11 @@ class Pacemaker(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         return lines
 
     def _can_leave(self, members: Mapping[str, _Member], name: str) -> bool:
-        """Whether somebody is left to run the resources, or that does not matter."""
+        """Return True if another node can run the resources, or if that does not matter."""
         return self.alone == "proceed" or any(each.is_able for other, each in members.items() if other != name)
 
     async def _leave(self, occasion: Occasion, until: datetime) -> None:
-        """Go into standby as soon as somebody is left to run the resources."""
+        """Go into standby as soon as another node can run the resources."""
         name = occasion.memory["node"]
         while True:
             members = await self._members(occasion)
@@ -150,7 +151,7 @@ class Pacemaker(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, 
             await self._change(occasion, name, is_standby=True)
 
     async def _empty(self, occasion: Occasion, until: datetime) -> None:
-        """Wait until no resource runs here, and go back if the others have left as well."""
+        """Wait until no resource runs here, and go back if the other nodes have left as well."""
         name = occasion.memory["node"]
         while self.wait:
             members = await self._members(occasion)
@@ -164,15 +165,15 @@ class Pacemaker(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, 
             await occasion.pause(_POLL_INTERVAL_S)
 
     async def _return(self, occasion: Occasion, name: str) -> NoReturn:
-        """Out of standby, since nobody else is left: two nodes may have looked at the same time."""
+        """Leave standby because no other node is left: two nodes may have checked at the same time."""
         await self._change(occasion, name, is_standby=False)
         msg = f"no other node of the cluster is left to run resources, so {name} is out of standby again"
         raise HookFailed(msg)
 
-    # What is asked of the cluster
+    # Queries and commands to the cluster
 
     async def _members(self, occasion: Occasion) -> Mapping[str, _Member]:
-        """The nodes, as soon as there is a cluster that has them."""
+        """Return the nodes, once the cluster has formed."""
         until = occasion.now + self.patience
         while True:
             content = _parse(await self._ask(occasion, "crm_mon", "--one-shot", "--output-as=xml"))
@@ -192,7 +193,7 @@ class Pacemaker(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         return name
 
     async def _ask(self, occasion: Occasion, *command: str) -> str:
-        """What a command prints; a cluster that does not answer is asked again for a while."""
+        """Run a command and return its output; a cluster that does not answer is asked again for a while."""
         until = occasion.now + self.patience
         while True:
             ran = await occasion.run(*command, is_checked=False)
@@ -254,7 +255,7 @@ def _find(members: Mapping[str, _Member], name: str) -> _Member:
 
 
 def _why(name: str, found: _Member) -> str:
-    """Why it was not enough to wait."""
+    """Return the reason why the wait did not succeed."""
     if not found.is_standby:
         return f"node {name} is not in standby, although the command for that said that it worked"
     return f"node {name} still runs {', '.join(found.resources)}"

@@ -1,4 +1,4 @@
-"""Stop units of systemd, and start again those that were running."""
+"""Handler that stops systemd units, and starts again those that were running."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forewarn.errors import HookFailed
 
 __all__ = ["Systemd"]
 
-# What systemd allows in a name, without the "-" in front that would make it an option; a pattern is no name.
+# The characters that systemd allows in a name, without a leading "-" (an option); patterns are not names.
 _UNIT = re.compile(r"(?!-)[A-Za-z0-9:_.\\@-]{1,255}")
 
 _SUFFIXES = (
@@ -29,10 +29,10 @@ _SUFFIXES = (
 )
 
 _RUNNING = frozenset({"active", "activating", "reloading", "refreshing"})
-"""States of a unit that is meant to run; one that fails and is tried again and again is ``activating``."""
+"""States of a unit that is meant to run; one that fails and is restarted repeatedly is ``activating``."""
 
 _STOPS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo")
-"""Properties that name the units which systemd stops together with one."""
+"""Properties that list the units which systemd stops together with this one."""
 
 _PROPERTIES = ("Id", "LoadState", "ActiveState", "CanStart", "TriggeredBy", *_STOPS)
 
@@ -40,21 +40,21 @@ _PROPERTIES = ("Id", "LoadState", "ActiveState", "CanStart", "TriggeredBy", *_ST
 class Systemd(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="systemd"):
     """Units that do not run during the event.
 
-    Units that systemd stops along, because they require one of these, are started again as well.
+    Units that systemd stops along with these, because they require one of them, are started again as well.
 
     Attributes:
-        units: Stopped in this order, started in reverse; a name without a suffix is that of a service.
-        is_user: Whether they are units of the user whom the agent runs as, not of the system.
+        units: Units, stopped in this order and started in reverse; a name without a suffix is a service.
+        is_user: True if they are units of the user that the agent runs as, not of the system.
     """
 
     units: tuple[str, ...]
     is_user: bool = False
 
     def __post_init__(self) -> None:
-        """Check what types cannot say.
+        """Check what types cannot express.
 
         Raises:
-            ValueError: There is no unit, or one that cannot be the name of a unit, or one twice.
+            ValueError: There is no unit, an invalid name, or a unit named twice.
         """
         if not self.units:
             msg = "the handler systemd has at least one unit"
@@ -73,7 +73,7 @@ class Systemd(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
             unit.check()
         running = [unit.name for unit in units if unit.is_running]
         along = await self._stopped_along(occasion, units)
-        # What was running when this began must not be forgotten when it is done once more, after a crash in the middle.
+        # On a repeated run after a crash, the units that were running at first must not be forgotten.
         remembered = occasion.memory.get("running", [])
         names = [unit.name for unit in units]
         await occasion.remember(
@@ -91,7 +91,7 @@ class Systemd(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     async def undo(self, occasion: Occasion) -> None:
         running, along = occasion.memory.get("running", []), occasion.memory.get("along", [])
         failures = []
-        # What was stopped along needs these: it comes after them.
+        # The units stopped along with these need them, so they start afterwards.
         for name in [*reversed(running), *along]:
             try:
                 await self._systemctl(occasion, "start", name)
@@ -105,7 +105,7 @@ class Systemd(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return [f"stop {whose}{', then '.join(map(_full, self.units))}"]
 
     async def _look(self, occasion: Occasion, names: Sequence[str]) -> list[_Unit]:
-        """The units of these names, in the same order."""
+        """Return the units of these names, in the same order."""
         if not names:
             return []
         shown = await self._systemctl(occasion, "show", f"--property={','.join(_PROPERTIES)}", "--", *names)
@@ -116,19 +116,19 @@ class Systemd(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return units
 
     async def _stopped_along(self, occasion: Occasion, units: Sequence[_Unit]) -> list[str]:
-        """Running units that are not ours but stop with ours; each after those that it needs."""
+        """Return running units that are not ours but stop with ours; each after those that it needs."""
         known = {unit.name for unit in units}
         found = []
         while units:
             names = sorted({name for unit in units for name in unit.stops if name not in known})
             known.update(names)
             units = [unit for unit in await self._look(occasion, names) if unit.is_running]
-            # To start a target again would start everything that it wants, whether that was running or not.
+            # Starting a target would start everything that it wants, even what was not running.
             found += [unit.name for unit in units if unit.can_start and not unit.name.endswith(".target")]
         return found
 
     async def _systemctl(self, occasion: Occasion, verb: str, *arguments: str) -> str:
-        """What systemctl printed; it is back when the job is done."""
+        """Run systemctl and return its output; its job is done when this returns."""
         whose = ("--user",) if self.is_user else ()
         command = ("systemctl", *whose, "--no-pager", "--no-ask-password", verb, *arguments)
         ran = await occasion.run(*command, is_checked=False)
@@ -147,15 +147,15 @@ def _full(unit: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
-    """A unit as systemd knows it.
+    """State of a unit as systemd reports it.
 
     Attributes:
-        name: With its suffix, and no alias.
-        load: ``loaded``, or why not.
-        state: Its ActiveState.
-        can_start: Whether it may be started by hand.
+        name: Name with its suffix, never an alias.
+        load: ``loaded``, or the reason why it is not.
+        state: ActiveState of the unit.
+        can_start: True if it may be started by hand.
         triggered_by: Sockets, timers and paths that start it.
-        stops: What is stopped together with it.
+        stops: Units that are stopped together with it.
     """
 
     name: str
@@ -167,7 +167,7 @@ class _Unit:
 
     @classmethod
     def read(cls, block: str) -> _Unit:
-        """Out of the lines ``Name=value``."""
+        """Parse the lines ``Name=value``."""
         told = dict.fromkeys(_PROPERTIES, "") | dict(line.partition("=")[::2] for line in block.splitlines())
         return cls(
             name=told["Id"],
@@ -183,7 +183,7 @@ class _Unit:
         return self.state in _RUNNING
 
     def check(self) -> None:
-        """Make sure that it can be stopped and started again.
+        """Check that the unit can be stopped and started again.
 
         Raises:
             HookFailed: It cannot.

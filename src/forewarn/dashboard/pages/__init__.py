@@ -1,1 +1,1 @@
-"""The pages, one noun a file."""
+"""Pages of the dashboard, one module for each subject."""

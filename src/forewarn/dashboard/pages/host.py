@@ -1,4 +1,4 @@
-"""Hosts: all of them, by page, and one with what happens to it."""
+"""Host pages: the list of hosts, and one host with its VMs and maintenances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROWS = 100
 
 
 def hosts(reader: Reader, look: Look) -> Page:
-    """Hosts by name."""
+    """Make the list of hosts, by name."""
     after = look.params.get("after") or None
     found = reader.host_page(after, _ROWS + 1)
     names = list(found)
@@ -27,10 +27,10 @@ def hosts(reader: Reader, look: Look) -> Page:
 
 
 def host(reader: Reader, look: Look) -> Page:
-    """One host.
+    """Make the page of one host.
 
     Raises:
-        NotFound: There is none of that name.
+        NotFound: The host does not exist.
     """
     name = look.path["name"]
     vms = reader.vms(host=name)

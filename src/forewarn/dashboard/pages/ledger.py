@@ -1,4 +1,4 @@
-"""The ledger: what happened, who did it, and why; searched by what people remember of it."""
+"""Ledger page: search past actions by time, object, actor or text."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from forewarn.util.duration import parse_span
 __all__ = ["FIELDS", "ledger", "read_selection"]
 
 FIELDS = ("since", "until", "vm", "scope", "host", "kind", "actor", "text", "maintenance")
-"""What one can search by, as in the address."""
+"""Search fields, as named in the query."""
 
 _ROWS = 100
 _LENGTH_MAX = 256
 _NUMBER_LENGTH_MAX = 18
-"""Digits that an integer of every database holds."""
+"""Maximum number of digits: such an integer fits every database."""
 
 
 def ledger(reader: Reader, look: Look) -> Page:
-    """Entries that were asked for, newest first."""
+    """Make the page of ledger entries that match the search, newest first."""
     given = {name: look.params.get(name, "").strip() for name in FIELDS}
     wrong, selection = "", Selection()
     try:
@@ -53,14 +53,14 @@ def ledger(reader: Reader, look: Look) -> Page:
 
 
 HIDDEN = ("host", "actor", "text")
-"""What a tenant may not search by: what is found would tell it what it is not shown."""
+"""Fields that tenants may not search by: matches would reveal values that they are not shown."""
 
 
 def check_selection(given: Mapping[str, str], caller: Principal) -> None:
-    """See that a tenant asks for nothing that it is not shown.
+    """Check that a tenant uses no hidden search field.
 
     Raises:
-        InvalidRequest: It does.
+        InvalidRequest: The tenant searches by one of `HIDDEN`.
     """
     asked = [name for name in HIDDEN if given[name]]
     if asked and caller.owned is not None:
@@ -69,10 +69,10 @@ def check_selection(given: Mapping[str, str], caller: Principal) -> None:
 
 
 def read_selection(given: Mapping[str, str], now: datetime) -> Selection:
-    """What the fields ask for; an empty one asks for nothing.
+    """Return the selection that the search fields describe; empty fields do not restrict it.
 
     Raises:
-        InvalidRequest: One cannot be read.
+        InvalidRequest: A field cannot be read.
     """
     for name, value in given.items():
         if len(value) > _LENGTH_MAX or "\x00" in value:
@@ -95,7 +95,7 @@ def read_selection(given: Mapping[str, str], now: datetime) -> Selection:
 
 
 def _moment(name: str, text: str, now: datetime) -> datetime | None:
-    """A moment, as RFC 3339 or a day in UTC; or a span, which is so long ago."""
+    """Parse a time in RFC 3339, a day in UTC, or a duration before now; None if empty."""
     if not text:
         return None
     try:

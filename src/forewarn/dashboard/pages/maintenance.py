@@ -1,4 +1,4 @@
-"""One maintenance: its tenants, who has approved, what happens next, and what has happened."""
+"""Maintenance page: tenants, approvals, next step and history of one maintenance."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _TENANTS_MAX = 50
 
 
 def maintenance(reader: Reader, look: Look) -> Page:
-    """One maintenance.
+    """Make the page of one maintenance.
 
     Raises:
-        NotFound: There is none of that id.
+        NotFound: No maintenance of the caller has that id.
     """
     caller = look.caller
     found = reader.maintenance(look.path["id"], caller.owned)
@@ -68,7 +68,7 @@ def maintenance(reader: Reader, look: Look) -> Page:
 
 
 def _unwarned(shown: Maintenance, events: Sequence[Event]) -> dict[str, list[str]]:
-    """VMs that no event warns, by the audience key of their tenant (R70c)."""
+    """Return the VMs that no event warns, by the audience key of their tenant (R70c)."""
     names = set(unwarned_vms(shown, events))
     found: dict[str, list[str]] = {}
     for claim in shown.claims:
@@ -79,7 +79,7 @@ def _unwarned(shown: Maintenance, events: Sequence[Event]) -> dict[str, list[str
 
 
 def _possible(found: Maintenance, caller: Principal, entries: Sequence[Entry], extensible: Sequence[str]) -> set[str]:
-    """What can be done to it now, if whoever asks may at all."""
+    """Return the actions that are possible now, before the check of the caller's role."""
     can = {trigger.value for trigger in Trigger if allows(found.state, trigger)}
     if found.state is MaintenanceState.SCHEDULED and found.latest_start and not CAUSES[found.cause].is_fixed:
         can.add("defer")
@@ -92,7 +92,7 @@ def _possible(found: Maintenance, caller: Principal, entries: Sequence[Entry], e
 
 
 def _extensible(reader: Reader, shown: Maintenance) -> list[str]:
-    """Those of its tenants whose policy grants more time still."""
+    """Return the tenants whose policy still grants an extension."""
     if shown.state is not MaintenanceState.SCHEDULED or CAUSES[shown.cause].is_fixed:
         return []
     names = list(dict.fromkeys((claim.scope, claim.vm if claim.scope is None else "") for claim in shown.claims))

@@ -1,4 +1,4 @@
-"""The overview: what is about to happen, and what needs attention."""
+"""Overview page: upcoming and current maintenances, and those that need attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAILED_MAX = 1000
 
 
 def overview(reader: Reader, look: Look) -> Page:
-    """What is under way, what needs attention, what has just ended."""
+    """Make the overview: active maintenances, those that need attention, and recently ended ones."""
     board, params = look.seen, look.params
     wanted = params.get("q", "").strip().lower()
     state = params.get("state", "")
@@ -58,7 +58,7 @@ def _is_in(item: Item, state: str) -> bool:
 
 
 def matches(item: Item, wanted: str) -> bool:
-    """Whether some name of it contains what is looked for, in lower case."""
+    """Return True if a name of the maintenance contains the text, which must be in lower case; an empty one matches."""
     if not wanted:
         return True
     m = item.maintenance

@@ -1,4 +1,4 @@
-"""Rollouts: one maintenance over many hosts, and how far it has come."""
+"""Rollout pages: the list of rollouts, and the progress of one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _HOSTS = 500
 
 
 def rollouts(reader: Reader, _look: Look) -> Page:
-    """The newest rollouts."""
+    """Make the list of the newest rollouts."""
     found = [decode_rollout(each.content) for each in reader.rollouts(limit=_ROWS)]
     return Page(template="rollouts.html", title="Rollouts", values={"rows": found})
 
 
 def rollout(reader: Reader, look: Look) -> Page:
-    """One rollout.
+    """Make the page of one rollout.
 
     Raises:
-        NotFound: There is none of that id.
+        NotFound: No rollout has that id.
     """
     stored = reader.rollout(look.path["id"])
     if stored is None:

@@ -1,4 +1,4 @@
-"""The form that schedules a maintenance, and what it would announce to whom."""
+"""Schedule page: the form for a maintenance, and a preview of what it would announce."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ FIELDS = (
     "key",
 )
 OPT_IN = frozenset(name for name, cause in CAUSES.items() if cause.profile is not None)
-"""Causes that make events only where a scope has opted in."""
+"""Causes that create events only if the scope has opted in."""
 _MOMENTS = ("not_before", "latest_start")
 
 
 def schedule(_reader: Reader, look: Look) -> Page:
-    """The form, filled in as far as the address says."""
+    """Make the form, prefilled from the query."""
     form = {name: look.params.get(name, "") for name in FIELDS}
     return Page(template="schedule.html", title="Schedule", values=_values(form, None, ""), is_live=False)
 
 
 def schedule_preview(form: Mapping[str, str], rehearsed: Sequence[Rehearsed] | None, wrong: str) -> Page:
-    """The form again, with what it would do, or with what is wrong."""
+    """Make the form again, with a preview or an error message."""
     return Page(template="schedule.html", title="Schedule", values=_values(form, rehearsed, wrong), is_live=False)
 
 
@@ -64,11 +64,11 @@ def _values(form: Mapping[str, str], rehearsed: Sequence[Rehearsed] | None, wron
 
 
 def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
-    """What the form asks for.
+    """Return the maintenance that the form requests.
 
     Raises:
         InvalidRequest: A field cannot be read.
-        LimitExceeded: It names too many hosts or VMs.
+        LimitExceeded: The form names too many hosts and VMs.
     """
     hosts, vms = _names(form.get("hosts", "")), _names(form.get("vms", ""))
     if len(hosts) + len(vms) > names_max:
@@ -95,7 +95,7 @@ def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
 
 
 def _names(text: str) -> list[str]:
-    """Names as people write several: parted by commas, blanks or lines."""
+    """Split names separated by commas, blanks or line breaks; drop duplicates."""
     return list(dict.fromkeys(text.replace(",", " ").split()))
 
 

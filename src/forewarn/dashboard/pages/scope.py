@@ -1,4 +1,4 @@
-"""A scope: who sees a document together, and what is in it."""
+"""Scope page: the VMs that share a document, and their maintenances."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _VMS_MAX = 200
 
 
 def scope(reader: Reader, look: Look) -> Page:
-    """One scope.
+    """Make the page of one scope.
 
     Raises:
-        NotFound: There is none of that name.
+        NotFound: No scope of the caller has that name.
     """
     name = look.path["name"]
     found = reader.scopes([name]).get(name)

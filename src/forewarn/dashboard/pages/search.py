@@ -1,4 +1,4 @@
-"""The search: VMs, hosts, scopes and maintenances whose name contains something."""
+"""Search page: VMs, hosts, scopes and maintenances by part of their name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST = 25
 
 
 def search(reader: Reader, look: Look) -> Page:
-    """What was found, at most a few of each kind."""
+    """Make the page of search results, with at most `_MOST` of each kind."""
     wanted = look.params.get("q", "").strip().lower()
     found: dict[str, list[str]] = {}
     items = []

@@ -1,4 +1,4 @@
-"""A VM: what it sees in each api-version, what it asked lately, what happens to it."""
+"""VM pages: the list of VMs, and one VM with its documents, recent requests and maintenances."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROWS = 100
 
 
 def vms(reader: Reader, look: Look) -> Page:
-    """VMs by name."""
+    """Make the list of VMs, by name."""
     after = look.params.get("after") or None
     found = reader.vm_page(after, _ROWS + 1, look.caller.owned)
     values = {"rows": found[:_ROWS], "next": found[_ROWS - 1].name if len(found) > _ROWS else None, "after": after}
@@ -25,10 +25,10 @@ def vms(reader: Reader, look: Look) -> Page:
 
 
 def vm(reader: Reader, look: Look) -> Page:
-    """One VM.
+    """Make the page of one VM.
 
     Raises:
-        NotFound: There is none of that name.
+        NotFound: No VM of the caller has that name.
     """
     name = look.path["name"]
     found = reader.vms(name=name, owned=look.caller.owned)

@@ -1,10 +1,11 @@
-"""Traces: what the service does, told to an OpenTelemetry collector. Off unless `tracing_endpoint` says where to.
+"""Tracing to an OpenTelemetry collector; off unless `tracing_endpoint` is set.
 
-A maintenance lives for minutes to days, and a span is sent when it ends. So no span is kept open for it: its trace id
-follows from its id (`names`), and every step is told when it is over (`life`), by whichever replica took it.
+A maintenance lasts minutes to days, and a span is sent only when it ends. So no span is kept open for a maintenance:
+its trace id is derived from its id (`names`), and each step is exported when it is over (`life`), by the replica that
+carried it out.
 
-`Tracing` is what the rest of the service knows. As it stands it tells nothing, and costs a look at an attribute; the
-OpenTelemetry SDK is imported only where `opened` was given an address.
+The rest of the service knows only `Tracing`. The base class does nothing and costs an attribute lookup; the
+OpenTelemetry SDK is imported only if `opened` gets an address.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Origin", "Tracing", "opened"]
 
 Origin = Any
-"""Where something was asked for: a span, whose class is a matter of `otel`."""
+"""Span in which an action was requested; only `otel` knows its class."""
 
 
 class Call:
-    """A call of an actuator that is traced.
+    """Traced call of an actuator.
 
     Attributes:
-        traceparent: What whoever is called may put its own spans under; ``""``: nothing is traced.
+        traceparent: Parent for the spans of the called program; empty if the call is not traced.
     """
 
     traceparent = ""
 
     def say(self, **what: bool | float | str) -> None:
-        """Say what came of it."""
+        """Add facts about the outcome to the span."""
 
 
 _NOTHING = nullcontext()
@@ -47,10 +48,10 @@ _NO_CALL: AbstractContextManager[Call] = nullcontext(Call())
 
 
 class Tracing:
-    """What is told; this one tells nothing.
+    """Interface for tracing; this implementation does nothing.
 
     Attributes:
-        is_on: Whether anything is told at all.
+        is_on: True if spans are exported.
     """
 
     is_on = False
@@ -58,63 +59,63 @@ class Tracing:
     # Commands
 
     def here(self) -> Origin | None:
-        """What is being done now, for something that goes on elsewhere; None: nothing that is traced."""
+        """Return the current span, to continue elsewhere; None if there is none."""
         return None
 
-    def command(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002 - of the contract
-        """A command, below the request that asked for it."""
+    def command(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002 - required by the interface
+        """Trace a command, below the request that asked for it."""
         return _NOTHING
 
     def answering(self, approver: Approver, count: int) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
-        """The POST of a VM that approves so many events. Whatever trace the VM names is not joined: it is a tenant."""
+        """Trace a VM's POST that approves `count` events. A trace named by the VM is not joined: a tenant sent it."""
         return _NOTHING
 
     def together(self, origins: Sequence[Origin | None]) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
-        """What is done for several commands at once: below the first, and linked with the others."""
+        """Trace work done for several commands at once, below the first and linked with the others."""
         return _NOTHING
 
     def part(self, name: str, origin: Origin | None = None) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
-        """A part of what is being done, or of `origin`; nothing if there is neither."""
+        """Trace a part of the current span, or of `origin`; do nothing if there is neither."""
         return _NOTHING
 
     def publishing(self, changes: Changes) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
-        """The publication of what the command that is being carried out has changed."""
+        """Trace the publication of the current command's changes."""
         return _NOTHING
 
     def due(self, began_at: datetime) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
-        """What the scheduler has done by itself, since that moment."""
+        """Trace due work that the scheduler has done since `began_at`."""
         return _NOTHING
 
     # Maintenances
 
     def told(self, changes: Changes) -> None:
-        """Tell what was committed, each in the trace of its maintenance."""
+        """Export committed changes, each in the trace of its maintenance."""
 
     def tell(self, moments: Iterable[Moment]) -> None:
-        """Tell these."""
+        """Export these moments."""
 
     def call(self, maintenance: Maintenance, name: str, began_at: datetime) -> AbstractContextManager[Call]:  # noqa: ARG002 - as above
-        """A call of an actuator."""
+        """Trace a call of an actuator."""
         return _NO_CALL
 
     def traceparent(self, maintenance_id: str) -> str:  # noqa: ARG002 - as above
-        """What stands for the trace of a maintenance; ``""``: nothing is traced."""
+        """Return the ``traceparent`` of a maintenance; empty if tracing is off."""
         return ""
 
     # The control API
 
     @property
     def telemetry(self) -> dict[str, Any] | None:
-        """What FastAPI is to be told for the spans of its requests; None: nothing."""
+        """FastAPI's options for request spans; None if tracing is off."""
         return None
 
     @property
     def joining(self) -> frozenset[str]:
-        """Headers by which a request says which trace it belongs to, in lower case."""
+        """Headers with which a request can join a trace, in lower case."""
         return frozenset()
 
     async def close(self) -> None:
-        """Send what is left, for a second at most."""
+        """Send the remaining spans, for a second at most."""
 
 
 def opened(  # noqa: PLR0913 - settings, each with its default
@@ -126,18 +127,18 @@ def opened(  # noqa: PLR0913 - settings, each with its default
     moments_max: int = 1000,
     log: Callable[..., None] | None = None,
 ) -> Tracing:
-    """The tracing that the settings name; one that tells nothing where there is no endpoint.
+    """Return the tracing for these settings; without an endpoint, tracing does nothing.
 
     Args:
-        endpoint: Where an OTLP/HTTP collector listens; None: nowhere.
-        clock: The service's: steps of maintenances are told by its time.
-        sample_ratio: Share of the traces that are told, 0 to 1; None: what ``OTEL_TRACES_SAMPLER`` says, or all.
-        service_name: None: what ``OTEL_SERVICE_NAME`` says, or ``forewarn``.
-        moments_max: Steps that are told of one change.
-        log: Told, in words, when spans cannot be sent, and when they can again; None for the log.
+        endpoint: URL of an OTLP/HTTP collector; None if there is none.
+        clock: Service clock, used for the times of maintenance steps.
+        sample_ratio: Share of the traces to export, 0 to 1; None for ``OTEL_TRACES_SAMPLER``, or all.
+        service_name: Name of the service in traces; None for ``OTEL_SERVICE_NAME``, or ``forewarn``.
+        moments_max: Maximum number of steps exported for one change.
+        log: Function that reports when sending fails and when it works again; None for the log.
 
     Raises:
-        ConfigError: The extra is not installed, or a variable of OpenTelemetry says what cannot be.
+        ConfigError: The extra is not installed, or an OpenTelemetry variable is invalid.
     """
     if endpoint is None:
         return Tracing()

@@ -1,7 +1,6 @@
-"""How spans get to the collector: in batches, by a thread of the SDK's; nobody waits for it.
+"""Export of spans to the collector: in batches, by a background thread of the SDK.
 
-What the SDK has to say about a collector that is away it says for each try. Here it is said once, and once more when it
-is there again.
+The SDK logs every failed attempt to reach the collector. This module logs the failure once, and the recovery once.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 __all__ = ["CLOSE_S", "Exporting", "service_name_of", "traces_url"]
 
 CLOSE_S = 1.0
-"""For what is left to be sent when the service stops; it has five seconds for everything."""
+"""Time limit for sending the remaining spans when the service stops, which must take five seconds at most."""
 
 _SDK = "opentelemetry"
 _TRACES_PATH = "/v1/traces"
@@ -29,24 +28,24 @@ _WORDS_LENGTH_MAX = 300
 
 
 def service_name_of(said: str | None) -> str:
-    """The name that traces stand under: as said, as the environment has it, or ``forewarn``."""
+    """Return the service name for traces: the given one, that of the environment, or ``forewarn``."""
     attributes = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
     named = {name.strip(): value.strip() for name, _, value in (each.partition("=") for each in attributes)}
     return said or os.environ.get("OTEL_SERVICE_NAME") or named.get("service.name") or "forewarn"
 
 
 def traces_url(endpoint: str) -> str:
-    """Where spans are posted to: a collector's address, with the path of the protocol unless it has one."""
+    """Return the URL to which spans are posted: the endpoint, with the protocol's path unless it has a path."""
     return endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + _TRACES_PATH
 
 
 class Exporting:
-    """The way from the SDK to the collector.
+    """Export pipeline from the SDK to the collector.
 
     Args:
-        provider: Whose spans are sent.
-        endpoint: The collector's URL, with a path or without.
-        log: Told when spans cannot be sent, and when they can again; None for the log.
+        provider: Provider of the spans.
+        endpoint: URL of the collector, with or without a path.
+        log: Function that reports when sending fails and when it works again; None for the log.
     """
 
     def __init__(self, provider: TracerProvider, endpoint: str, log: Callable[..., None] | None) -> None:
@@ -62,7 +61,7 @@ class Exporting:
             told = _Told(OTLPSpanExporter(endpoint=url), _where(url), self._words, log)
             self._words.on_full = told.drop
             provider.add_span_processor(BatchSpanProcessor(told))
-        except ValueError:  # a variable of the SDK's
+        except ValueError:  # an invalid variable of the SDK
             self._leave()
             raise
 
@@ -71,7 +70,7 @@ class Exporting:
         self._sdk.propagate = self._propagated
 
     async def close(self) -> None:
-        """Send what is left, for at most `CLOSE_S`; a thread that is still waiting then ends with the process."""
+        """Send the remaining spans, for at most `CLOSE_S`; a thread that is still sending ends with the process."""
         loop = asyncio.get_running_loop()
         is_sent = asyncio.Event()
 
@@ -80,7 +79,7 @@ class Exporting:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(is_sent.set)
 
-        # A thread of a pool would be waited for at the end of the process.
+        # A daemon thread, since the process would wait at its end for a thread of a pool.
         threading.Thread(target=shut, name="forewarn-traces", daemon=True).start()
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -92,7 +91,7 @@ class Exporting:
 
 
 class _Told(SpanExporter):
-    """An exporter whose trouble is told once."""
+    """Exporter that reports a failure once instead of for every batch."""
 
     def __init__(self, inner: SpanExporter, where: str, words: _Words, log: Callable[..., None] | None) -> None:
         self._inner = inner
@@ -115,7 +114,7 @@ class _Told(SpanExporter):
         return result
 
     def drop(self) -> None:
-        """The queue is full."""
+        """Report that the queue is full, once until sending works again."""
         if not self._is_dropping:
             self._is_dropping = True
             self._log("more is traced than can be sent, the oldest is lost", to=self._where)
@@ -128,12 +127,12 @@ class _Told(SpanExporter):
 
 
 class _Words(logging.Handler):
-    """Listens to what the SDK says, and keeps the last of it.
+    """Log handler that keeps the latest message of the SDK.
 
     Attributes:
-        last: What it said last; ``""``: nothing.
-        secrets: What is left out of that.
-        on_full: Called when the SDK says that its queue is full.
+        last: Latest message; empty if there is none.
+        secrets: Strings removed from messages.
+        on_full: Callable called when the SDK logs that its queue is full.
     """
 
     def __init__(self) -> None:
@@ -148,7 +147,7 @@ class _Words(logging.Handler):
             self.on_full()
         elif text.startswith("Transient error") and isinstance(record.args, tuple) and record.args:
             self.last = self._line(str(record.args[0]))
-        elif not self.last:  # that there are no more tries says nothing of the reason
+        elif not self.last:  # the final "giving up" message lacks the reason
             self.last = self._line(record.getMessage())
 
     def _line(self, text: str) -> str:
@@ -158,12 +157,12 @@ class _Words(logging.Handler):
 
 
 def _secrets_of(url: str) -> tuple[str, ...]:
-    """What `_where` leaves out."""
+    """Return the parts of a URL that `_where` removes."""
     parts = urlsplit(url)
     return tuple(filter(None, (parts.netloc.rpartition("@")[0], parts.password, parts.query)))
 
 
 def _where(url: str) -> str:
-    """A URL as it may be told: without a password or a query."""
+    """Return a URL that is safe to log: without credentials and query."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

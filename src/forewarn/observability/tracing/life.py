@@ -1,10 +1,10 @@
-"""The life of a maintenance as a trace: what a commit adds to it. Pure: changes in, moments out.
+"""Trace of a maintenance: the spans that a commit adds to it. Pure: changes in, moments out.
 
-A moment becomes a span when it is over, so its times are those of the ledger, whenever and wherever it is told:
+A moment becomes a span when it is over. Its times are those of the ledger, regardless of when and where it is exported:
 
-- the root, at the creation, in the process that created it;
-- a row of `_STEPS` for each entry of the ledger: it took no time;
-- a row of `_PHASES` for what lasted until such an entry.
+- the root, at the creation, from the process that created the maintenance;
+- a row of `_STEPS` for each entry of the ledger, with no duration;
+- a row of `_PHASES` for the phase that ended with such an entry.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from forewarn.core.model import Entry, EntryKind, Maintenance
 __all__ = ["NAMES_MAX", "Moment", "Value", "described", "listed", "moments_of"]
 
 NAMES_MAX = 20
-"""Names of VMs or hosts that are told of one maintenance; beside them stands how many there are."""
+"""Maximum number of names of VMs or hosts in one attribute; another attribute holds the total."""
 
 Value = str | int | float | bool | tuple[str, ...]
-"""Of an attribute."""
+"""Value of an attribute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A span in the trace of a maintenance.
+    """Span in the trace of a maintenance.
 
     Attributes:
-        name: One of few; what differs stands in the attributes.
-        ended_at: The same as `began_at` where it took no time.
-        failure: Why it failed; None: it did not.
-        is_root: Whether the others of the trace are below it.
+        name: Name from a small set; details are in the attributes.
+        ended_at: End; the same as `began_at` for a step.
+        failure: Reason of the failure; None if it succeeded.
+        is_root: True for the root span of the trace.
     """
 
     maintenance_id: str
@@ -64,7 +64,7 @@ _STEPS = {
     EntryKind.CANCELED: "canceled",
     EntryKind.FAILED: "failed",
 }
-"""What an entry of the ledger is called in a trace."""
+"""Span names by kind of ledger entry."""
 
 _PHASES = {
     EntryKind.STARTED: "waiting",
@@ -72,14 +72,14 @@ _PHASES = {
     EntryKind.COMPLETED: "under way",
     EntryKind.FAILED: "under way",
 }
-"""What came to its end with an entry of the ledger."""
+"""Phases that end with a ledger entry of that kind."""
 
 _FAILURES = frozenset({EntryKind.FAILED, EntryKind.ATTEMPT_FAILED})
 _SETS_A_MOMENT = frozenset({EntryKind.SCHEDULED, EntryKind.DEFERRED, EntryKind.EXTENDED, EntryKind.STARTED})
 
 
 def moments_of(changes: Changes) -> Iterator[Moment]:
-    """What a commit adds to the traces of its maintenances: first the roots, then what happened, in its order."""
+    """Yield the moments that a commit adds to its maintenances' traces: first the roots, then the rest in order."""
     events: Counter[str] = Counter(e.maintenance_id for e in changes.events.values() if e.id in changes.created)
     for maintenance in changes.maintenances.values():
         if maintenance.id in changes.created:
@@ -105,7 +105,7 @@ def _root(maintenance: Maintenance) -> Moment:
 
 
 def described(maintenance: Maintenance) -> dict[str, Value]:
-    """What a maintenance is, as attributes."""
+    """Return the attributes that describe a maintenance."""
     attributes: dict[str, Value] = {
         "forewarn.maintenance.id": maintenance.id,
         "forewarn.maintenance.request_id": maintenance.request_id,
@@ -122,7 +122,7 @@ def described(maintenance: Maintenance) -> dict[str, Value]:
 
 
 def listed(name: str, items: Iterable[str]) -> dict[str, Value]:
-    """Some of the names, and how many there are."""
+    """Return attributes with the first names and their total number."""
     names = tuple(items)
     return {name: names[:NAMES_MAX], f"{name}.count": len(names)}
 
@@ -142,7 +142,7 @@ def _phase(maintenance: Maintenance, entry: Entry) -> Iterator[Moment]:
 
 
 def _step(entry: Entry, known: Maintenance | None, events: int) -> Moment:
-    assert entry.maintenance_id is not None  # noqa: S101 - the caller has looked
+    assert entry.maintenance_id is not None  # noqa: S101 - checked by the caller
     said = {
         "forewarn.maintenance.id": entry.maintenance_id,
         "forewarn.actor": entry.actor,

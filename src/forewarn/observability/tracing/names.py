@@ -1,4 +1,4 @@
-"""What the trace of a maintenance is called: pure functions of its id, the same in every process and at any time."""
+"""Trace and span ids of a maintenance: pure functions of its id, so the same in every process at any time."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _SPAN_BYTES = 8
 
 
 def trace_id(maintenance_id: str) -> int:
-    """The trace id, 128 bits: the beginning of the SHA-256 of ``forewarn maintenance ID``; never 0."""
+    """Return the trace id, 128 bits: the start of the SHA-256 of ``forewarn maintenance ID``; never 0."""
     return _hashed(f"forewarn maintenance {maintenance_id}", _TRACE_BYTES)
 
 
 def root_span_id(maintenance_id: str) -> int:
-    """The id of the span that all others of the trace are below, 64 bits; never 0."""
+    """Return the id of the trace's root span, 64 bits; never 0."""
     return _hashed(f"forewarn maintenance {maintenance_id} root", _SPAN_BYTES)
 
 
 def traceparent(trace_id: int, span_id: int, *, is_sampled: bool) -> str:
-    """The W3C ``traceparent`` that names a span as the parent."""
+    """Return the W3C ``traceparent`` that names a span as the parent."""
     return f"00-{trace_id:032x}-{span_id:016x}-{1 if is_sampled else 0:02x}"
 
 
 def _hashed(text: str, length_bytes: int) -> int:
-    # W3C takes an id of zeros for none. No text is known that has such a hash.
+    # W3C defines an id of zeros as invalid. No input with such a hash is known.
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:length_bytes]) or 1

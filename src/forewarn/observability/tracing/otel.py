@@ -1,7 +1,7 @@
-"""Tracing by the OpenTelemetry SDK; imported only when it is on.
+"""Tracing with the OpenTelemetry SDK; imported only when tracing is on.
 
-What takes time in this process (commands, transactions) is told by the machine's clock, as the SDK does it. What
-belongs to a maintenance is told by the service's clock, which is the ledger's, and may be a virtual one.
+Spans of work in this process (commands, transactions) use the machine's clock, as is usual in the SDK. Spans of a
+maintenance use the service's clock, which is that of the ledger and may be virtual.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ __all__ = ["OpenTelemetry"]
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _NAMED: ContextVar[tuple[int, int] | None] = ContextVar("_NAMED", default=None)
-"""Ids of the span that begins next."""
+"""Trace and span id for the next span that begins; None for random ids."""
 _UNTRACED = frozenset({"/watch", "/requests"})
-"""How the paths of the control API end that are asked all the time, or whose answer lasts for days."""
+"""Ends of the control API paths that are not traced: they are requested often, or their responses last for days."""
 _FORMS = ("/schedule", "/maintenance/", "/rollouts/")
-"""How the paths of the dashboard begin whose forms do something."""
+"""Prefixes of the dashboard paths whose forms change something."""
 _APPROVALS_PATH = "/metadata/scheduledevents"
 _TEXT_LENGTH_MAX = 1000
-"""Of an attribute or a message, unless the SDK's variables say otherwise: paths and host names are a stranger's."""
+"""Maximum length of attributes and messages unless the SDK's variables set one: strangers choose paths and hosts."""
 
 
 class OpenTelemetry(Tracing):
-    """Tells what is done to a collector; see `forewarn.observability.tracing.opened` for the arguments."""
+    """Tracing to an OTLP collector; see `forewarn.observability.tracing.opened` for the arguments."""
 
     is_on = True
 
@@ -61,7 +61,7 @@ class OpenTelemetry(Tracing):
         moments_max: int,
         log: Callable[..., None] | None,
     ) -> None:
-        if not self.joining:  # without any, the API's own reading of a request's headers fails
+        if not self.joining:  # without any, the API fails to read a request's headers
             msg = "OTEL_PROPAGATORS must not be none; only operators' traces are joined anyway"
             raise ValueError(msg)
         self._clock = clock
@@ -70,7 +70,7 @@ class OpenTelemetry(Tracing):
             sampler=None if sample_ratio is None else ParentBasedTraceIdRatio(sample_ratio),
             resource=Resource.create({"service.name": service_name_of(service_name), "service.version": __version__}),
             span_limits=_limits(),
-            shutdown_on_exit=False,  # it would wait for the collector, for half a minute
+            shutdown_on_exit=False,  # it would wait up to half a minute for the collector
             id_generator=_Ids(),
         )
         self._provider.add_span_processor(_Discreet())
@@ -157,7 +157,7 @@ class OpenTelemetry(Tracing):
 
     @contextmanager
     def _span(self, name: str, context: Context | None = None, **how: Any) -> Iterator[None]:  # noqa: ANN401 - the SDK's
-        """A span around what is done; an error of ours is told by its code, not by a trace of the program."""
+        """Run the block in a span; an error is recorded by its code, without a stack trace."""
         how = {"record_exception": False, "set_status_on_exception": False} | how
         with self._tracer.start_as_current_span(name, context, **how) as span:
             try:
@@ -186,6 +186,7 @@ class OpenTelemetry(Tracing):
         root = self._root(moment.maintenance_id)
         context = Context()
         token = None
+        # `start_span` takes no ids, so the id generator gets those of the root through a context variable.
         if moment.is_root:
             token = _NAMED.set((root.trace_id, root.span_id))
         else:
@@ -204,7 +205,7 @@ class OpenTelemetry(Tracing):
                 _NAMED.reset(token)
 
     def _root(self, maintenance_id: str) -> SpanContext:
-        """The root of a maintenance's trace, which was told long ago; the sampler says anew whether it was."""
+        """Return the root of a maintenance's trace; the sampler decides again whether it was exported."""
         trace_id = names.trace_id(maintenance_id)
         decision = self._provider.sampler.should_sample(Context(), trace_id, "maintenance").decision
         flags = TraceFlags(TraceFlags.SAMPLED if decision is Decision.RECORD_AND_SAMPLE else TraceFlags.DEFAULT)
@@ -234,7 +235,7 @@ class OpenTelemetry(Tracing):
 
     @property
     def telemetry(self) -> dict[str, Any]:
-        """FastAPI's own spans of requests, which take over a ``traceparent`` of the caller; and nothing else of it."""
+        """FastAPI's options for request spans, which join the caller's ``traceparent``; no other telemetry."""
         return {
             "tracer_provider": self._provider,
             "metrics": False,
@@ -246,7 +247,7 @@ class OpenTelemetry(Tracing):
 
     @property
     def joining(self) -> frozenset[str]:
-        """See `Tracing`; ``OTEL_PROPAGATORS`` says which they are."""
+        """See `Tracing`; set by ``OTEL_PROPAGATORS``."""
         return frozenset(name.lower() for name in propagate.get_global_textmap().fields)
 
     async def close(self) -> None:
@@ -264,9 +265,9 @@ class _SpanCall(Call):
 
 
 class _Discreet(SpanProcessor):
-    """Leaves out what the query of a request says: somebody may have put there what does not belong there."""
+    """Span processor that redacts the query of a request, which may hold secrets."""
 
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - of the contract
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - required by the interface
         if isinstance(span, ReadableSpan) and "url.query" in (span.attributes or {}):
             span.set_attribute("url.query", "REDACTED")
 
@@ -277,14 +278,14 @@ def _limits() -> SpanLimits:
 
 
 def _fail(span: Span, error: BaseException) -> None:
-    """Say what went wrong, by the code and the words of our own errors; others may quote what is nobody's business."""
+    """Record code and message of our own errors; of others only the type, since their messages may hold secrets."""
     code, words = (error.code, str(error)) if isinstance(error, ForewarnError) else (type(error).__name__, "")
     span.set_attribute("error.type", code)
     span.set_status(Status(StatusCode.ERROR, words[:_TEXT_LENGTH_MAX] or None))
 
 
 class _Ids(RandomIdGenerator):
-    """Random ids, but for the root of a maintenance's trace."""
+    """Generator of random ids, except for the root of a maintenance's trace."""
 
     def generate_trace_id(self) -> int:
         named = _NAMED.get()
@@ -303,7 +304,7 @@ def _is_untraced(scope: Any) -> bool:  # noqa: ANN401 - ASGI's
 
 
 def _which(maintenance_ids: Collection[str]) -> dict[str, Value]:
-    """The one that was changed, under the name that it has in its own trace; or several, under another."""
+    """Return the id of a single maintenance under the attribute used in its trace; several ids under another one."""
     if len(maintenance_ids) == 1:
         return {"forewarn.maintenance.id": next(iter(maintenance_ids))}
     return listed("forewarn.maintenance.ids", maintenance_ids) if maintenance_ids else {}
@@ -314,5 +315,5 @@ def _written(context: SpanContext) -> str:
 
 
 def _ns(moment: datetime) -> int:
-    """Nanoseconds since 1970, as the SDK counts."""
+    """Return nanoseconds since 1970, the time unit of the SDK."""
     return (moment - _EPOCH) // timedelta(microseconds=1) * 1000

@@ -1,8 +1,8 @@
-"""When the VMs of an audience were first shown an event.
+"""Spans for the first time that the VMs of an audience saw an event.
 
-A GET is answered from ready-made bytes, and nothing is traced there. But when an audience last asked is noted anyway,
-to the second (R69): once that is later than an event's publication, a VM of the audience has seen it. This is looked at
-once a second, aside from any request.
+A GET is answered from prepared bytes and is not traced. But the time of an audience's last request is recorded anyway,
+to the second (R69): once it is later than an event's publication, a VM of the audience has seen the event. This is
+checked once a second, separately from requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Sights"]
 
 _LOOK_S = 1.0
 _TOLD_MAX = 500
-"""Sights that are told in one look; the rest has its turn in the next."""
+"""Number of sights after which a check stops; the rest is left to the next check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,16 @@ class _Unseen:
 
 
 class Sights:
-    """Waits for the first sight of each event.
+    """Detector of the first sight of each event.
 
     Args:
-        tracing: Told of it.
-        clock: The service's.
-        asked_at: When an audience last asked in this process; None: never.
-        waiting_max: Events that are waited for at the same time; the sight of further ones is not told.
+        tracing: Tracing to which sights are exported.
+        clock: Service clock.
+        asked_at: Returns the time of an audience's last request in this process; None if there was none.
+        waiting_max: Maximum number of events to wait for; sights of further events are not exported.
 
     Attributes:
-        is_begun: Whether events that appear are new. Those that were published before may have been seen before.
+        is_begun: True once documents count as new. Events published earlier may already have been seen.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Sights:
         self.is_begun = False
 
     def notice(self, document: Document) -> None:
-        """A document was published."""
+        """Record a published document."""
         key = document.audience.key
         before = self._shown.get(key, frozenset())
         now = frozenset(event.id for event, _ in document.items)
@@ -84,19 +84,20 @@ class Sights:
             del self._unseen[key]
 
     def look(self) -> None:
-        """Tell of those that were seen since the last look."""
+        """Export the events seen since the last check."""
         left = _TOLD_MAX
         for key, unseen in list(self._unseen.items()):
             asked_at = self._asked_at(key)
             if asked_at is None or left <= 0:
                 continue
+            # `asked_at` is never later than the request itself, so a later one proves a request after publication.
             seen = {event_id: each for event_id, each in unseen.items() if each.shown_at < asked_at}
             left -= len(seen)
             self._tracing.tell(_seen(key, event_id, each, asked_at) for event_id, each in seen.items())
             self._forget(key, frozenset(seen))
 
     async def run(self) -> None:
-        """Look each second, until cancelled."""
+        """Check every second, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             self.look()

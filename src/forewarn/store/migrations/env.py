@@ -1,4 +1,4 @@
-"""Alembic's entry: it runs the migrations on the connection that `forewarn.store.migrate` hands over."""
+"""Alembic's entry point: it runs the migrations on the connection that `forewarn.store.migrate` passes."""
 
 from alembic import context
 

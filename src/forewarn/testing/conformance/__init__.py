@@ -1,6 +1,6 @@
-"""Does an endpoint keep to the protocol? Asked from outside, as a client, of any endpoint.
+"""Conformance suite: checks from outside, as a client, that any endpoint keeps to the protocol.
 
-`check_endpoint` runs the rows of `CHECKS` and hands back a `Report`; `forewarn conformance` is its command.
+`check_endpoint` runs the rows of `CHECKS` and returns a `Report`; `forewarn conformance` is its command.
 """
 
 from forewarn.testing.conformance.catalogue import CHECKS, SUITE_VERSION, choose, numbers

@@ -1,4 +1,4 @@
-"""Every check, in the order in which it is reported."""
+"""Every check, in the order of the report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from forewarn.testing.conformance.checks import (
 __all__ = ["CHECKS", "SUITE_VERSION", "choose", "numbers"]
 
 SUITE_VERSION = "1.0"
-"""Of the checks and the golden transcripts. The first number grows when an endpoint that held may now break."""
+"""Version of the checks and golden transcripts. The first number grows when an endpoint that held may now break."""
 
 CHECKS: tuple[Check, ...] = (
     *transport.CHECKS,
@@ -41,18 +41,18 @@ _NUMBER = re.compile(r"([A-Z])(\d+)(.*)")
 
 
 def numbers(checks: Iterable[Check]) -> list[str]:
-    """The requirements that these checks are about, in order."""
+    """Return the requirements that these checks cover, in order."""
     return sorted({number for check in checks for number in check.numbers}, key=_rank)
 
 
 def _rank(number: str) -> tuple[int, int, str]:
     match = _NUMBER.fullmatch(number)
-    assert match is not None  # noqa: S101 - numbers stand in our own rows
+    assert match is not None  # noqa: S101 - numbers come from our own rows
     return ("RWXA".index(match[1]), int(match[2]), match[3])
 
 
 def choose(wanted: Collection[str]) -> tuple[Check, ...]:
-    """The checks of these requirements, or of these codes; all of them where nothing is wanted.
+    """Return the checks of these requirements or codes; all if none are given.
 
     Raises:
         ConfigError: One of them is neither.

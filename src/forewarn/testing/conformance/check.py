@@ -1,4 +1,4 @@
-"""A check: a row of the catalogue."""
+"""A check: one row of the catalogue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Check", "Phase"]
 
 
 class Phase(IntEnum):
-    """When a check has its turn: what it sees depends on what others have done before."""
+    """Phase of a check: its observations depend on what earlier checks have done."""
 
     LOOK = 0
     APPROVE = 1
@@ -22,15 +22,15 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that is looked at.
+    """One property of an endpoint to check.
 
     Attributes:
         code: Stable name, for programs.
-        numbers: Requirements of SPEC.md that it is about.
-        title: What ought to be so, in one line.
-        look: Looks, and says what it found.
-        phase: `APPROVE` lets a maintenance start, and has its turn only if that is allowed.
-        needs_document: Whether it is inconclusive at an endpoint that shows no document: every refusal is then alike.
+        numbers: Requirements of SPEC.md that it covers.
+        title: Expected property, in one line.
+        look: Carries out the check, and returns the outcome.
+        phase: `APPROVE` lets maintenance start, and runs only if that is allowed.
+        needs_document: True if it is inconclusive at an endpoint without a document, where all refusals are alike.
     """
 
     code: str
@@ -42,5 +42,5 @@ class Check:
 
     @property
     def is_extension(self) -> bool:
-        """Whether it is about what Forewarn adds: an endpoint without it is none the worse."""
+        """True if it only covers extensions of Forewarn, which other endpoints need not have."""
         return all(number.startswith("X") for number in self.numbers)

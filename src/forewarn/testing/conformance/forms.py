@@ -1,6 +1,6 @@
-"""Sends approvals in one form after another, each beside one that has to be refused.
+"""Approvals in several forms, each beside one that must be refused.
 
-A 200 alone does not show that a body was read: an endpoint that throws every POST away answers it as well.
+A 200 alone does not show that a body was read: an endpoint that discards every POST sends one as well.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from forewarn.testing.conformance.request import Request, post
 __all__ = ["Form", "body_forms", "judge_approvals", "judge_harmless", "send"]
 
 Form: TypeAlias = Callable[[dict[str, Any]], Request]
-"""Makes the request that carries a body, given as a value."""
+"""Function that returns the request for a body, given as a value."""
 
 _NONSENSE = {"StartRequests": "none"}
 
 
 def send(version: str | None, **more: object) -> Form:
-    """The plain form: compact JSON with these members before those of the body."""
+    """Return the plain form: compact JSON with these members before those of the body."""
     return lambda content: post(json.dumps({**more, **content}).encode(), version)
 
 
 def body_forms(version: str) -> dict[str, Form]:
-    """Forms of the same JSON that R6 names."""
+    """Return the forms of the same JSON that R6 names."""
     plain = send(version)
     return {
         "in chunks": lambda content: replace(plain(content), is_chunked=True),
@@ -43,10 +43,10 @@ def _pretty(content: dict[str, Any]) -> bytes:
 
 
 def judge_harmless(probe: Probe, forms: Mapping[str, Form], right: str) -> Outcome:
-    """Judge whether an approval of nothing is understood in each form, and nonsense in the same form is not.
+    """Judge whether the endpoint understands an approval of nothing in each form, but not nonsense in the same form.
 
     Raises:
-        Inconclusive: The endpoint does not tell the two apart in any form.
+        Inconclusive: The endpoint does not distinguish the two in any form.
     """
     harmless = probe.harmless
     wrong, blind = [], []
@@ -60,7 +60,7 @@ def judge_harmless(probe: Probe, forms: Mapping[str, Form], right: str) -> Outco
 
 
 def judge_approvals(probe: Probe, forms: Mapping[str, Form], right: str) -> Outcome:
-    """Judge whether the approval of the target is answered 200 in each form, and what has to be refused is not."""
+    """Judge whether the approval of the target is answered 200 in each form, and one that must be refused is not."""
     wrong, blind = [], []
     for name, form in forms.items():
         reply = probe.approve(form({"StartRequests": [{"EventId": probe.target}]}))

@@ -1,4 +1,4 @@
-"""One TCP connection to an endpoint: sends bytes as they are, reads answers with h11."""
+"""One TCP connection to an endpoint: sends raw bytes, and reads answers with h11."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _SURPLUS_WAIT_S = 0.001
 
 
 class Address:
-    """Where an endpoint is.
+    """Address of an endpoint.
 
     Args:
         host: Name or address.
-        port: Of plain HTTP.
-        prefix: What its paths begin with; mostly empty.
-        source_address: Local address to ask from; None leaves it to the system.
+        port: Port for plain HTTP.
+        prefix: Prefix of its paths; mostly empty.
+        source_address: Local address to send from; None for the system's choice.
     """
 
     def __init__(self, host: str, port: int, prefix: str = "", source_address: str | None = None) -> None:
@@ -42,22 +42,22 @@ class Address:
 
     @property
     def netloc(self) -> str:
-        """What stands in the header Host."""
+        """Value of the header Host."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == 80 else f"{host}:{self.port}"  # noqa: PLR2004 - the port of HTTP
 
     @property
     def url(self) -> str:
-        """As a URL."""
+        """URL of the endpoint."""
         return f"http://{self.netloc}{self.prefix}"
 
 
 class Line:
-    """A connection; requests go out and answers come in one after the other.
+    """A connection; requests and answers alternate on it.
 
     Args:
-        address: Of the endpoint.
-        timeout_s: For the connection, and for each whole answer.
+        address: Address of the endpoint.
+        timeout_s: Time limit for the connection, and for each complete answer.
 
     Raises:
         EndpointUnreachable: There is no connection.
@@ -92,7 +92,7 @@ class Line:
         """Send a request and read its answer; a body that expects a 100 waits for it, for a second at most.
 
         Raises:
-            EndpointUnreachable: There was no whole answer.
+            EndpointUnreachable: There was no complete answer.
         """
         began_s = time.perf_counter()
         deadline_s = began_s + (timeout_s or self._timeout_s)
@@ -110,7 +110,7 @@ class Line:
             raise self._broken(request, f"is answered with what is no HTTP/1.1: {error}") from error
 
     def is_ended(self, within_s: float) -> bool:
-        """Whether the other side ends the connection in time, without another request."""
+        """Return True if the other side ends the connection in time, without another request."""
         deadline_s = time.perf_counter() + within_s
         try:
             self._sock.settimeout(_left_s(deadline_s))
@@ -131,11 +131,11 @@ class Line:
         try:
             self._sock.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
-            return  # what it said before stands in our receive buffer
+            return  # the answer sent before the reset may still be in our receive buffer
 
     def _read(self, method: str, held_body: bytes, began_s: float, deadline_s: float) -> Reply:
         parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES_MAX)
-        # What was sent is ours to say; the parser has to know the method only.
+        # The request was sent as raw bytes; the parser only needs its method.
         parser.send(h11.Request(method=method, target="/", headers=[("Host", "endpoint")]))
         parser.send(h11.EndOfMessage())
         if self._left:
@@ -156,7 +156,7 @@ class Line:
                 msg = f"a body of more than {_BODY_BYTES_MAX} bytes"
                 raise EOFError(msg)
         if not isinstance(response, h11.Response):
-            raise EOFError(_ENDED)  # noqa: TRY004 - what came is no answer, whatever its type
+            raise EOFError(_ENDED)  # noqa: TRY004 - not an answer, whatever its type
         self._left = bytes(parser.trailing_data[0]) or self._more()
         return Reply(
             status=response.status_code,
@@ -170,7 +170,7 @@ class Line:
         )
 
     def _next(self, parser: h11.Connection, deadline_s: float, wait_s: float | None = None) -> object:
-        """What comes next; None where nothing has come within `wait_s`, if that is given."""
+        """Return the next event; None if nothing has arrived within `wait_s`, if that is given."""
         while (event := parser.next_event()) is h11.NEED_DATA:
             left_s = _left_s(deadline_s)
             self._sock.settimeout(left_s if wait_s is None else min(left_s, wait_s))
@@ -183,13 +183,13 @@ class Line:
         return event
 
     def _send_held(self, body: bytes, deadline_s: float) -> bytes:
-        """Send the body that was kept back; what is left of it is nothing."""
+        """Send the body that was held back; return the remainder, which is empty."""
         if body:
             self._send(body, deadline_s)
         return b""
 
     def _more(self) -> bytes:
-        """What has come in already beyond the answer."""
+        """Return the bytes that have already arrived after the answer."""
         self._sock.settimeout(_SURPLUS_WAIT_S)
         try:
             return self._sock.recv(_RECEIVED_BYTES)

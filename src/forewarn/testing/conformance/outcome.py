@@ -1,4 +1,4 @@
-"""What a check found: a requirement holds, is broken, is met in another spelling, or could not be judged."""
+"""Outcomes of checks: a requirement holds, is broken, is met in another spelling, or could not be judged."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _EXCERPT_MAX = 120
 
 
 class Verdict(StrEnum):
-    """The outcome of a check.
+    """Verdict of a check.
 
-    `NOTE` is a difference that no client of JSON can be hurt by (R112). `INCONCLUSIVE`: what was seen does not tell a
+    `NOTE` is a difference that cannot harm a JSON client (R112). `INCONCLUSIVE`: the observations do not distinguish a
     right endpoint from a wrong one. Neither fails a run.
     """
 
@@ -27,33 +27,33 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A verdict and one sentence of what was seen."""
+    """A verdict with one sentence about the observations."""
 
     verdict: Verdict
     seen: str
 
 
 class Inconclusive(Exception):
-    """Nothing can be seen of the requirement: the message says why."""
+    """The requirement cannot be judged: the message gives the reason."""
 
 
 def holds(seen: str) -> Outcome:
-    """The requirement holds, as far as was looked."""
+    """Return that the requirement holds, as far as checked."""
     return Outcome(Verdict.HOLDS, seen)
 
 
 def breaks(seen: str) -> Outcome:
-    """The requirement is broken."""
+    """Return that the requirement is broken."""
     return Outcome(Verdict.BREAKS, seen)
 
 
 def note(seen: str) -> Outcome:
-    """The endpoint differs where nobody can be hurt by it (R112)."""
+    """Return that the endpoint differs in a way that harms no client (R112)."""
     return Outcome(Verdict.NOTE, seen)
 
 
 def inconclusive(reason: str) -> Outcome:
-    """What has to be known for a judgement is not there."""
+    """Return that the observations do not allow a verdict."""
     return Outcome(Verdict.INCONCLUSIVE, reason)
 
 
@@ -61,8 +61,8 @@ def judge(wrong: Sequence[str], right: str, blind: Sequence[str] = ()) -> Outcom
     """Return the outcome of several observations.
 
     Args:
-        wrong: What breaks the requirement.
-        right: What was seen if it holds.
+        wrong: Observations that break the requirement.
+        right: Observation to report if it holds.
         blind: Observations that a wrong endpoint would have given as well; any of them leaves the check inconclusive.
     """
     if wrong:
@@ -77,7 +77,7 @@ def _first_of(observations: Sequence[str]) -> str:
 
 
 def excerpt(body: bytes) -> str:
-    """The beginning of a body, on one line."""
+    """Return the beginning of a body, on one line."""
     if not body:
         return "an empty body"
     text = " ".join(body[: 4 * _EXCERPT_MAX].decode("utf-8", "replace").split())

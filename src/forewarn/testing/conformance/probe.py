@@ -1,6 +1,6 @@
-"""What the checks ask through, and what they have seen so far.
+"""Requests of the checks, and everything that the checks have seen so far.
 
-Documents are kept as they come: a check of single members looks at all of them, also at those that another check saw.
+All documents are kept: a check of single members examines all of them, including those fetched by other checks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from forewarn.testing.conformance.table import VERSIONS
 __all__ = ["NO_PATH", "Harmless", "Outages", "Probe", "Views"]
 
 FIRST_TIMEOUT_S = 130.0
-"""For the answer that enables the service: it may be held for two minutes (R67)."""
+"""Timeout of the answer that enables the service: it may be held for two minutes (R67)."""
 
 _RETRIED = frozenset({HTTPStatus.GONE, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 _TRIES_MAX = 4
@@ -42,12 +42,12 @@ _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.
 
 @dataclass(slots=True)
 class Outages:
-    """What went wrong without being asked for (R9, R66).
+    """Failures that no check has provoked (R9, R66).
 
     Attributes:
-        answers: How many there were at all.
-        refused: How often 410, 429 or 503 was answered; asked again, and again counted.
-        failed: What has no excuse: 500 and above, or a document without a body.
+        answers: Total number of answers.
+        refused: Number of answers with each of 410, 429 and 503; each retry that is refused counts again.
+        failed: Failures without an excuse: 500 and above, a time-out, or a document without a body.
     """
 
     answers: int = 0
@@ -57,12 +57,12 @@ class Outages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harmless:
-    """A well-formed approval of nothing, and how to tell that it was understood.
+    """A well-formed approval of nothing, with the answer that shows that it was understood.
 
     Attributes:
-        content: The body as a value.
-        status: Of the answer.
-        answer: The body of the answer; None where any will do.
+        content: Body as a value.
+        status: Expected status.
+        answer: Expected body of the answer; None for any.
     """
 
     content: dict[str, Any]
@@ -71,22 +71,22 @@ class Harmless:
 
     @property
     def body(self) -> bytes:
-        """It as JSON."""
+        """Body as JSON."""
         return json.dumps(self.content).encode()
 
     def is_taken(self, reply: Reply) -> bool:
-        """Whether this is what an endpoint says that has understood it."""
+        """Return True if the answer is that of an endpoint that has understood it."""
         return reply.status == self.status and self.answer in {None, reply.body}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """One state of affairs in every api-version.
+    """The document at one moment in every api-version.
 
     Attributes:
-        replies: The answers, newest version first.
-        shown: Those that are documents.
-        is_steady: Whether the newest said the same before and after: then all are about the same moment.
+        replies: All answers, newest version first.
+        shown: Those answers that are documents.
+        is_steady: True if the newest version was the same before and after, so that all show the same moment.
     """
 
     replies: dict[str, Reply]
@@ -95,12 +95,12 @@ class Views:
 
 
 class Probe:
-    """Asks one endpoint.
+    """Sends requests to one endpoint, and remembers the answers.
 
     Args:
-        address: Where it is.
-        timeout_s: For each answer but the first.
-        allow_approve: Whether events may be approved.
+        address: Address of the endpoint.
+        timeout_s: Time limit for each answer but the first.
+        allow_approve: True if events may be approved.
     """
 
     def __init__(self, address: Address, *, timeout_s: float = 5.0, allow_approve: bool = False) -> None:
@@ -120,18 +120,18 @@ class Probe:
         self._silences = 0
         self._pace_s = 0.0
 
-    # Asking
+    # Requests
 
     def line(self) -> Line:
-        """A connection of its own."""
+        """Open a new connection."""
         return Line(self.address, self.timeout_s)
 
     def ask(self, request: Request, *, timeout_s: float | None = None) -> Reply:
-        """The answer to a request on a new connection; asked again after 410, 429 and 503.
+        """Return the answer to a request on a new connection; retry after 410, 429 and 503.
 
         Raises:
-            EndpointUnreachable: There was none.
-            Inconclusive: It has left too many in a row unanswered to be asked again.
+            EndpointUnreachable: There was no answer.
+            Inconclusive: Too many requests in a row were unanswered, so nothing was sent.
         """
         reply = self._ask_once(request, timeout_s)
         for _ in range(_TRIES_MAX - 1):
@@ -146,7 +146,7 @@ class Probe:
         return reply
 
     def ask_once(self, request: Request) -> Reply:
-        """The answer to a request, whatever it is."""
+        """Return the answer to a request, without retries."""
         return self._ask_once(request, None)
 
     def _ask_once(self, request: Request, timeout_s: float | None) -> Reply:
@@ -169,10 +169,10 @@ class Probe:
     # Documents
 
     def fetch(self, version: str | None = None) -> Shown:
-        """The document as it is now.
+        """Return the current document.
 
         Raises:
-            Inconclusive: The answer is none.
+            Inconclusive: The answer is not a document.
         """
         version = version or self.version
         reply = self.ask(get(version))
@@ -183,7 +183,7 @@ class Probe:
         return shown
 
     def keep(self, version: str, reply: Reply) -> Shown | None:
-        """Remember the answer to a GET, if it is a document."""
+        """Remember the answer to a GET if it is a document."""
         shown = as_shown(version, reply, time.perf_counter())
         if shown is not None and len(self.history) < _HISTORY_MAX:
             self.history.append(shown)
@@ -193,7 +193,7 @@ class Probe:
 
     @property
     def views(self) -> Views:
-        """The document in every version; asked once, and again while it changes under our hands."""
+        """First document in every version; fetched once, or up to three times if it changes meanwhile."""
         if self._views is None:
             self._views = self._look()
             for _ in range(_STEADY_TRIES - 1):
@@ -220,7 +220,7 @@ class Probe:
         return Views(replies=replies, shown=shown, is_steady=again.body == shown[newest].reply.body)
 
     def find_refusal(self) -> int | None:
-        """The status with which every api-version is refused, as for a caller that is no VM; None if it is not so.
+        """Return the status that refuses all api-versions alike, as for a caller that is no VM; None if there is none.
 
         Raises:
             EndpointUnreachable: There was no answer.
@@ -234,15 +234,15 @@ class Probe:
 
     @property
     def version(self) -> str:
-        """The newest api-version in which there is a document; the newest there is if there is none in any."""
+        """Newest api-version with a document; the newest of all if none has one."""
         return next(iter(self.views.shown), VERSIONS[0].name)
 
     @property
     def supported(self) -> list[str]:
-        """The api-versions in which there is a document, newest first.
+        """Api-versions with a document, newest first.
 
         Raises:
-            Inconclusive: There is none in any.
+            Inconclusive: There is none.
         """
         if not self.views.shown:
             msg = "no api-version is answered with a document"
@@ -250,7 +250,7 @@ class Probe:
         return list(self.views.shown)
 
     def shown(self, version: str | None = None) -> Shown:
-        """The document as it was at first, in that version or in the newest.
+        """Return the first document in that version, or in the newest.
 
         Raises:
             Inconclusive: There is none.
@@ -263,7 +263,7 @@ class Probe:
         return self.views.shown[name]
 
     def require_versions_to_count(self) -> None:
-        """Go on only where the api-version makes a difference; elsewhere equal answers to different ones say nothing.
+        """Check that the api-version makes a difference; without one, equal answers in two versions prove nothing.
 
         Raises:
             Inconclusive: It makes none.
@@ -274,7 +274,7 @@ class Probe:
             raise Inconclusive(msg)
 
     def require_paths_to_count(self) -> None:
-        """Go on only where the path makes a difference.
+        """Check that the path makes a difference.
 
         Raises:
             Inconclusive: It makes none.
@@ -284,7 +284,7 @@ class Probe:
             raise Inconclusive(msg)
 
     def all_shown(self, version: str | None = None) -> list[Shown]:
-        """Every document that was seen in that version, or in the newest; of those in a row that are equal, one.
+        """Return every document seen in that version, or in the newest, without consecutive duplicates.
 
         Raises:
             Inconclusive: There is none.
@@ -297,10 +297,10 @@ class Probe:
         return found
 
     def events(self, version: str | None = None) -> list[dict[str, Any]]:
-        """Every event in each form in which it was seen in that version, or in the newest.
+        """Return every state of every event seen in that version, or in the newest.
 
         Raises:
-            Inconclusive: There was none.
+            Inconclusive: There was no event.
         """
         found: list[dict[str, Any]] = []
         for shown in self.all_shown(version):
@@ -310,14 +310,14 @@ class Probe:
             raise Inconclusive(msg)
         return found
 
-    # Approving
+    # Approvals
 
     @property
     def harmless(self) -> Harmless:
-        """An approval of nothing that this endpoint tells from nonsense.
+        """Approval of nothing that this endpoint distinguishes from nonsense.
 
         Raises:
-            Inconclusive: It answers sense and nonsense alike.
+            Inconclusive: It answers both alike.
         """
         if self._harmless is None:
             try:
@@ -330,7 +330,7 @@ class Probe:
 
     @property
     def nothing(self) -> bytes:
-        """A body that approves nothing: the one that is understood, or an empty list where none can be told."""
+        """Body that approves nothing: the one that is understood, or an empty list if that is unknown."""
         try:
             return self.harmless.body
         except Inconclusive:
@@ -338,9 +338,9 @@ class Probe:
 
     @property
     def refused(self) -> dict[str, Any] | None:
-        """A well-formed approval that this endpoint refuses; None: it answers 200 whatever an approval says.
+        """Well-formed approval that this endpoint refuses; None if it answers 200 to any approval.
 
-        Only beside one can a 200 be told from that of an endpoint that does not read what it is sent.
+        A 200 proves something only next to such a refusal: other endpoints may not even read the body.
         """
         if not self._has_tried:
             self._has_tried = True
@@ -364,13 +364,13 @@ class Probe:
         raise Inconclusive(msg)
 
     def scheduled(self) -> list[str]:
-        """Ids of the events that are Scheduled now, as they are spelled."""
+        """Return the ids of the events that are Scheduled now, in their original spelling."""
         events = self.fetch().by_id().values()
         return [str(event["EventId"]) for event in events if event.get("EventStatus") == "Scheduled"]
 
     @property
     def target(self) -> str:
-        """The id of the event that is approved: the first that was Scheduled when somebody asked.
+        """Id of the event to approve: the first that was Scheduled at the first use.
 
         Raises:
             Inconclusive: None was.
@@ -386,7 +386,7 @@ class Probe:
         return self._target
 
     def approve(self, request: Request) -> Reply:
-        """Send what approves the target, and look what has become of it."""
+        """Send an approval of the target, and fetch the document after it."""
         reply = self.ask(request)
         if reply.status == HTTPStatus.OK:
             self.approved_ids.append(self.target)

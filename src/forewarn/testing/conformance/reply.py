@@ -1,4 +1,4 @@
-"""An answer as it came in, with what a friendlier client would hide."""
+"""An answer as received, with details that other clients hide."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Reply:
     """One HTTP answer.
 
     Attributes:
-        http_version: For example ``1.1``.
-        headers: Names as they were spelled, in order, repeated ones too.
-        interim: Status of what came before it, for example 100.
-        is_late: Whether the body of the request had to be sent without the 100 that it asked for.
-        surplus: Bytes that came after the end of the answer.
-        elapsed_s: From the first byte that was sent to the last that was received.
+        http_version: HTTP version, for example ``1.1``.
+        headers: Headers in their original spelling and order, including repeated ones.
+        interim: Statuses of interim responses, for example 100.
+        is_late: True if the body of the request had to be sent without the 100 it asked for.
+        surplus: Bytes received after the end of the answer.
+        elapsed_s: Seconds from the first byte sent to the last received.
     """
 
     status: int
@@ -32,21 +32,21 @@ class Reply:
     elapsed_s: float = 0.0
 
     def all(self, name: str) -> list[str]:
-        """Every value of a header."""
+        """Return every value of a header."""
         return [value for key, value in self.headers if key.lower() == name]
 
     def header(self, name: str) -> str:
-        """The value of a header; empty without it."""
+        """Return the value of a header; empty without it."""
         return ", ".join(self.all(name))
 
     @property
     def says_close(self) -> bool:
-        """Whether it says that the connection ends here (W3)."""
+        """True if it announces that the connection is closed (W3)."""
         return "close" in {token.strip().lower() for token in self.header("connection").split(",")}
 
     @property
-    def content(self) -> Any:  # noqa: ANN401 - whatever JSON holds
-        """The body as JSON; None for what is none."""
+    def content(self) -> Any:  # noqa: ANN401 - any JSON value
+        """Body as JSON; None if it is not JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What was found, for people, for programs and for CI."""
+"""Results of a conformance run, for people, programs and CI."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 _RANKS = (Verdict.BREAKS, Verdict.NOTE, Verdict.HOLDS, Verdict.INCONCLUSIVE)
-"""The verdict on a requirement is the first of these that one of its checks came to."""
+"""Order of precedence: the verdict on a requirement is the first of these among its checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check and its outcome."""
+    """One check with its outcome."""
 
     check: Check
     outcome: Outcome
@@ -34,8 +34,8 @@ class Report:
     """All findings about one endpoint.
 
     Attributes:
-        findings: In the order of the catalogue.
-        allow_approve: Whether events could be approved.
+        findings: Findings in the order of the catalogue.
+        allow_approve: True if events could be approved.
     """
 
     url: str
@@ -44,33 +44,33 @@ class Report:
 
     @property
     def broken(self) -> list[Finding]:
-        """What does not hold."""
+        """Findings of broken requirements."""
         return [finding for finding in self.findings if finding.outcome.verdict is Verdict.BREAKS]
 
     @property
     def is_conformant(self) -> bool:
-        """Whether nothing is broken."""
+        """True if nothing is broken."""
         return not self.broken
 
     def count(self) -> Counter[Verdict]:
-        """How many checks had each outcome."""
+        """Return the number of checks with each verdict."""
         return Counter(finding.outcome.verdict for finding in self.findings)
 
     def requirements(self) -> dict[str, Verdict]:
-        """What is known of each requirement: broken if one of its checks says so, then noted, then held.
+        """Return the verdict on each requirement: broken if one of its checks says so, then noted, then held.
 
-        Where a check is about several requirements, what it finds is told of each.
+        The outcome of a check that covers several requirements counts for each of them.
         """
         found: dict[str, Verdict] = {}
         for number in numbers(finding.check for finding in self.findings):
             if number.startswith("A"):
-                continue  # a question that the sources leave open is no requirement
+                continue  # an open question of the sources is not a requirement
             verdicts = {f.outcome.verdict for f in self.findings if number in f.check.numbers}
             found[number] = next(v for v in _RANKS if v in verdicts)
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """It as plain values."""
+        """Return the report as JSON values."""
         requirements = self.requirements()
         return {
             "suite_version": SUITE_VERSION,
@@ -92,7 +92,7 @@ class Report:
         }
 
     def as_junit(self) -> bytes:
-        """It as a test suite in JUnit's XML: broken is a failure, inconclusive is skipped."""
+        """Return the report as a JUnit XML test suite: broken is a failure, inconclusive is skipped."""
         counted = self.count()
         suite = ET.Element(
             "testsuite",
@@ -120,5 +120,5 @@ class Report:
 
 
 def _xml(text: str) -> str:
-    """The text with what XML cannot hold as question marks."""
+    """Return the text with question marks for characters that XML cannot hold."""
     return _NOT_XML.sub("?", text)

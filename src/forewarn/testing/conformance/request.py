@@ -1,4 +1,4 @@
-"""Requests as they go out, byte for byte: a check says exactly what is sent."""
+"""Requests, byte for byte: a check states exactly what is sent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 __all__ = ["EVENTS", "UNKNOWN_ID", "Request", "approval", "get", "post"]
 
 EVENTS = "/metadata/scheduledevents"
-"""The path (R1)."""
+"""Path of the events (R1)."""
 
 UNKNOWN_ID = "0F0E0D0C-0B0A-4908-8706-050403020100"
-"""A well-formed EventId that no endpoint has given out: whoever approves it approves nothing."""
+"""Well-formed EventId that no endpoint has assigned: approving it approves nothing."""
 
 _CHUNK_BYTES = 7
 
@@ -23,9 +23,9 @@ class Request:
 
     Attributes:
         target: Path and query, below the URL of the endpoint.
-        headers: In this order; Host and what frames the body are added.
-        body: None for a request without any.
-        is_chunked: Whether the body goes out in small chunks rather than with its length.
+        headers: Headers in this order; Host and the framing of the body are added.
+        body: Body; None for a request without one.
+        is_chunked: True to send the body in small chunks rather than with its length.
     """
 
     method: str = "GET"
@@ -35,17 +35,17 @@ class Request:
     is_chunked: bool = False
 
     def having(self, *headers: tuple[str, str]) -> Request:
-        """The same with more headers; one of a name that is there already takes its place."""
+        """Return the request with more headers; they replace existing ones of the same name."""
         names = {name.lower() for name, _ in headers}
         kept = tuple(pair for pair in self.headers if pair[0].lower() not in names)
         return replace(self, headers=kept + headers)
 
     def without(self, name: str) -> Request:
-        """The same without that header."""
+        """Return the request without that header."""
         return replace(self, headers=tuple(pair for pair in self.headers if pair[0].lower() != name.lower()))
 
     def encode_head(self, host: str, prefix: str) -> bytes:
-        """Request line and headers."""
+        """Return the request line and headers."""
         framing: list[tuple[str, str]] = []
         if self.body is not None:
             framing = [("Transfer-Encoding", "chunked") if self.is_chunked else ("Content-Length", str(len(self.body)))]
@@ -53,7 +53,7 @@ class Request:
         return "\r\n".join([f"{self.method} {prefix}{self.target} HTTP/1.1", *lines, "", ""]).encode("latin-1")
 
     def encode_body(self) -> bytes:
-        """The body as it is framed."""
+        """Return the body with its framing."""
         if self.body is None or not self.is_chunked:
             return self.body or b""
         pieces = [self.body[at : at + _CHUNK_BYTES] for at in range(0, len(self.body), _CHUNK_BYTES)]
@@ -61,24 +61,24 @@ class Request:
 
 
 def get(version: str | None, *, path: str = EVENTS, method: str = "GET", query: str = "") -> Request:
-    """A GET with `Metadata: true`, or another method without a body.
+    """Return a GET with `Metadata: true`, or another method without a body.
 
     Args:
-        version: Its api-version; None for none at all.
-        path: Instead of that of the events.
-        method: Instead of GET.
-        query: More of a query, from its ``&`` on.
+        version: The api-version; None for no such parameter.
+        path: Path in place of that of the events.
+        method: Method in place of GET.
+        query: Further parameters, starting with ``&``.
     """
     target = path if version is None else f"{path}?api-version={version}{query}"
     return Request(method=method, target=target, headers=(("Metadata", "true"),))
 
 
 def post(body: bytes, version: str | None) -> Request:
-    """A POST with `Metadata: true` of what calls itself JSON."""
+    """Return a POST with `Metadata: true` of a body declared as JSON."""
     asked = get(version, method="POST")
     return replace(asked.having(("Content-Type", "application/json")), body=body)
 
 
 def approval(event_ids: Iterable[str], **more: object) -> bytes:
-    """The body that approves these events (R47); other members come first."""
+    """Return the body that approves these events (R47); other members come first."""
     return json.dumps({**more, "StartRequests": [{"EventId": event_id} for event_id in event_ids]}).encode()

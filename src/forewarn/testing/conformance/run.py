@@ -1,4 +1,4 @@
-"""Runs checks against an endpoint, one after the other."""
+"""Runner that carries out checks against an endpoint, one after another."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PORT = 80
 
 
 def parse_address(url: str, source_address: str | None = None) -> Address:
-    """Where an endpoint is; the path of the events may stand at the end of the URL.
+    """Return the address of an endpoint; its URL may end with the path of the events.
 
     Raises:
-        ConfigError: It is no URL of plain HTTP.
+        ConfigError: It is not a plain HTTP URL.
     """
     checked = check_url(url)
     parts = urlsplit(checked)
@@ -35,7 +35,7 @@ def parse_address(url: str, source_address: str | None = None) -> Address:
     return Address(parts.hostname or "", parts.port or _PORT, path, source_address)
 
 
-def check_endpoint(  # noqa: PLR0913 - what a caller may choose
+def check_endpoint(  # noqa: PLR0913 - the choices of a caller
     url: str,
     *,
     checks: Sequence[Check] = CHECKS,
@@ -44,24 +44,24 @@ def check_endpoint(  # noqa: PLR0913 - what a caller may choose
     source_address: str | None = None,
     tell: Callable[[Check], None] = lambda _: None,
 ) -> Report:
-    """Check an endpoint as a client sees it.
+    """Check an endpoint from the point of view of a client.
 
     Args:
         url: The endpoint, for example ``http://169.254.169.254``.
-        checks: Which; reported in this order.
-        timeout_s: For each answer but the first, which may be held for two minutes (R67).
-        allow_approve: Approve events that are there, which lets their maintenance start.
-        source_address: Local address to ask from; None leaves it to the system.
-        tell: Told of each check before it begins.
+        checks: Checks to run; reported in this order.
+        timeout_s: Time limit for each answer but the first, which may be held for two minutes (R67).
+        allow_approve: True to approve events of the endpoint, which lets their maintenance start.
+        source_address: Local address to send from; None for the system's choice.
+        tell: Called with each check before it begins.
 
     Raises:
-        ConfigError: The URL is none.
-        EndpointUnreachable: Nobody listens there.
-        EndpointRefused: The endpoint knows no VM at the address that this asks from, or there is none at this URL.
+        ConfigError: The URL is not valid.
+        EndpointUnreachable: Nothing listens there.
+        EndpointRefused: The endpoint knows no VM at the address of this caller, or there is no endpoint at this URL.
     """
     probe = Probe(parse_address(url, source_address), timeout_s=timeout_s, allow_approve=allow_approve)
     with probe.line():
-        pass  # whether anybody listens at all is no matter of requirements
+        pass  # an endpoint that accepts no connection is an error, not a finding
     _refuse_stranger(probe)
     outcomes: dict[str, Outcome] = {}
     for check in sorted(checks, key=lambda each: each.phase):
@@ -72,10 +72,10 @@ def check_endpoint(  # noqa: PLR0913 - what a caller may choose
 
 
 def _refuse_stranger(probe: Probe) -> None:
-    """Stop before a single check where the endpoint answers this caller nothing at all.
+    """Stop before the first check if the endpoint refuses every GET of this caller.
 
     Raises:
-        EndpointRefused: It does not.
+        EndpointRefused: It does.
     """
     try:
         status = probe.find_refusal()

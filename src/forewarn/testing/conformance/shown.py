@@ -1,4 +1,4 @@
-"""A document exactly as it was shown: nothing is made up for it, as `forewarn.wire.document` does for handlers."""
+"""A document exactly as received: nothing is filled in, unlike in `forewarn.wire.document`, which serves handlers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Shown:
     """The answer to a GET that is a document.
 
     Attributes:
-        content: The object as it was parsed.
+        content: The parsed object.
         events: Those elements of Events that are objects.
-        at_s: When it was received, on the clock of `time.perf_counter`.
+        at_s: Time of receipt, on the clock of `time.perf_counter`.
     """
 
     version: str
@@ -30,17 +30,17 @@ class Shown:
     at_s: float
 
     @property
-    def incarnation(self) -> Any:  # noqa: ANN401 - whatever stands there
+    def incarnation(self) -> Any:  # noqa: ANN401 - any JSON value
         """DocumentIncarnation."""
         return self.content.get("DocumentIncarnation")
 
     def by_id(self) -> dict[str, dict[str, Any]]:
-        """The events by their ids in upper case; those without a text for one are left out."""
+        """Return the events by their ids in upper case, without those whose id is not text."""
         return {event["EventId"].upper(): event for event in self.events if isinstance(event.get("EventId"), str)}
 
 
 def as_shown(version: str, reply: Reply, at_s: float) -> Shown | None:
-    """The document; None for an answer that is none: another status, no object, or one with neither of its members."""
+    """Return the document; None for another status, no object, or an object with neither member of a document."""
     content = reply.content
     if reply.status != HTTPStatus.OK or not isinstance(content, dict) or not content.keys() & _MEMBERS:
         return None

@@ -1,8 +1,8 @@
-"""Where each requirement is known from, for the reference page of the checks.
+"""Sources of each requirement, for the reference page of the checks.
 
-The words are ours. What stands behind them: Microsoft's documentation of Scheduled Events and of the instance metadata,
-answers of real endpoints that were published, and the source of clients that are in use. Where none of these says
-anything, Forewarn has chosen, and a check accepts every answer that is documented or was seen.
+The wording is ours. It rests on Microsoft's documentation of Scheduled Events and of the instance metadata, published
+answers of real endpoints, and the source of clients in use. If none of these says anything, Forewarn has made a choice,
+and a check accepts every answer that is documented or was seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["SOURCES", "Basis", "Source", "sources_of"]
 
 
 class Basis(StrEnum):
-    """What kind of evidence there is."""
+    """Kind of evidence for a requirement."""
 
     DOCUMENTED = "documentation"
     IMDS = "IMDS documentation"
@@ -27,11 +27,11 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is known of a requirement, and from where.
+    """Evidence for a requirement.
 
     Attributes:
         bases: Kinds of evidence, the strongest first.
-        detail: Which; empty where the kind says it all.
+        detail: Details of the evidence; empty if the kind is enough.
     """
 
     bases: tuple[Basis, ...]
@@ -116,9 +116,9 @@ SOURCES: dict[str, Source] = {
     "A13": Source((_F,), "undocumented"),
     "A17": Source((_I,), "undocumented for Scheduled Events"),
 }
-"""By number."""
+"""Sources by requirement number."""
 
 
 def sources_of(check: Check) -> list[tuple[str, Source]]:
-    """The numbers of a check, each with where it is known from."""
+    """Return the numbers of a check, each with its source."""
     return [(number, SOURCES[number]) for number in check.numbers]

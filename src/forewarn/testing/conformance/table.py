@@ -1,7 +1,7 @@
-"""What the protocol promises for each api-version, written down a second time on purpose.
+"""Promises of the protocol for each api-version, written a second time on purpose.
 
-`forewarn.wire.imds` is what our own endpoint answers from. A check that read the same table would agree with any
-mistake in it.
+`forewarn.wire.imds` is the table that our own endpoint answers from. A check that read the same table would agree with
+any mistake in it.
 
 Spec: R16, R63, R64
 """
@@ -21,7 +21,7 @@ EVENT_TYPES = _OLD_TYPES | {"Preempt", "Terminate"}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One api-version: the members of its events in wire order, and the types that it shows."""
+    """One api-version: the members of its events in wire order, and the event types that it shows."""
 
     name: str
     members: tuple[str, ...]
@@ -37,15 +37,15 @@ VERSIONS = (
     Row("2017-08-01", _FIRST, _OLD_TYPES),
     Row("2017-03-01", _FIRST, _OLD_TYPES),
 )
-"""Newest first."""
+"""All api-versions, newest first."""
 
 NEWEST = [version.name for version in VERSIONS[:3]]
-"""What an error about the api-version recommends (R64)."""
+"""Api-versions that an error about the api-version recommends (R64)."""
 
 PREVIEW = "2017-03-01"
 
 METADATA_MISSING = b'{ "error": "Bad request: . Required metadata header not specified" }'
-"""As captured (R63)."""
+"""Body of the error as captured (R63)."""
 
 _MORE = "For more information refer to aka.ms/azureimds"
 
@@ -55,9 +55,9 @@ VERSION_ERRORS = frozenset(
         f"Bad request. api-version was not specified in the request. {_MORE}",
     }
 )
-"""Text of today, and of 2018 to 2020 (R64)."""
+"""Texts of the error, today's and that of 2018 to 2020 (R64)."""
 
 
 def row(name: str) -> Row:
-    """The row of an api-version."""
+    """Return the row of an api-version."""
     return next(version for version in VERSIONS if version.name == name)

@@ -11,7 +11,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make every table."""
+    """Create every table."""
     op.create_table(
         "address",
         sa.Column("address", sa.String(), nullable=False),

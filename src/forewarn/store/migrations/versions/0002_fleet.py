@@ -1,4 +1,4 @@
-"""What replicas need: who was told to carry a maintenance out, which documents are newer than others, and a lease.
+"""Columns and tables for replicas: the start of execution, the order of document changes, and a lease.
 
 Revision: 0002.
 """
@@ -11,7 +11,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Add a column that the code before this does without, and tables that it does not know."""
+    """Add a column that older code works without, and tables unknown to it."""
     op.add_column("maintenance", sa.Column("begun_at", sa.BigInteger(), nullable=True))
     op.create_table(
         "feed",
@@ -54,7 +54,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them away."""
+    """Remove them."""
     op.drop_table("lease")
     op.drop_index("ix_rollout_is_ended_created_at", table_name="rollout")
     op.drop_table("rollout")

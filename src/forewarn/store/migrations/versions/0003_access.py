@@ -1,6 +1,6 @@
 """Tokens of people, beside those of hosts.
 
-The tokens of hosts are carried over, and stay where they were: a replica of the version before knows no other place, and
+The tokens of hosts are copied, and also stay in the old table: a replica of the version before knows only that one, and
 may make and revoke some while the others are upgraded.
 
 Revision: 0003.
@@ -27,7 +27,7 @@ _META = sa.table("meta", sa.column("key"), sa.column("value"))
 
 
 def upgrade() -> None:
-    """Add a table that the code before this does not know, and say that it can live with that."""
+    """Add a table unknown to older code, and record that this code can work with the schema."""
     op.create_table(
         "token",
         sa.Column("id", sa.String(), nullable=False),
@@ -56,7 +56,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take it away."""
+    """Remove it."""
     op.get_bind().execute(sa.delete(_META).where(_META.c.key == "compatible_since"))
     op.drop_index(op.f("ix_token_host"), table_name="token")
     op.drop_table("token")

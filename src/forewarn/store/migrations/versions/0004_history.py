@@ -1,7 +1,7 @@
-"""What makes the history an answer: claims that stay, and indexes for what people ask by.
+"""Claims that stay after the end of a maintenance, and indexes for the questions of people about the history.
 
-Code before this deletes claims when a maintenance ends, and makes rows that are active by default and name no host.
-`Transaction.mend_claims` fills in what is missing then.
+Older code deletes claims when a maintenance ends, and makes rows that are active by default and name no host.
+`Transaction.mend_claims` then fills in the missing parts.
 
 Revision: 0004.
 """
@@ -47,7 +47,7 @@ _meta = sa.table("meta", sa.column("key"), sa.column("value"))
 
 
 def upgrade() -> None:
-    """Add columns that the code before this does without, fill them, and add indexes."""
+    """Add columns that older code works without, fill them, and add indexes."""
     op.add_column("claim", sa.Column("host", sa.String(), nullable=True))
     op.add_column("claim", sa.Column("is_active", sa.Boolean(), server_default=sa.true(), nullable=False))
     _fill(op.get_bind())
@@ -56,7 +56,7 @@ def upgrade() -> None:
             op.create_index(name, table, columns, unique=False)
     for name, (table, column, word) in _PARTIAL.items():
         _create_partial(name, table, column, word)
-    if op.get_bind().dialect.name == "sqlite":  # SQLite did not take it for any query: see `tables`
+    if op.get_bind().dialect.name == "sqlite":  # SQLite used the old index for no query: see `tables`
         op.drop_index("ix_event_audience_listed", "event")
         _create_partial("ix_event_audience_listed", "event", "audience", "is_listed")
     else:
@@ -70,8 +70,8 @@ def _create_partial(name: str, table: str, column: str, word: str) -> None:
 
 
 def _fill(connection: sa.Connection) -> None:
-    """Make the rows of every maintenance anew, from what it keeps itself; so many at a time."""
-    if connection.dialect.name != "sqlite":  # between two of a thousand pieces a busy machine may pause
+    """Rebuild the rows of every maintenance from its own record, one piece at a time."""
+    if connection.dialect.name != "sqlite":  # a busy machine may pause between two of a thousand pieces
         connection.execute(sa.text("SET LOCAL idle_in_transaction_session_timeout = 0"))
     connection.execute(sa.delete(_claim))
     after = -1
@@ -86,20 +86,20 @@ def _fill(connection: sa.Connection) -> None:
         if rows:
             connection.execute(sa.insert(_claim), rows)
     last = connection.execute(sa.select(sa.func.max(_maintenance.c.ended_at))).scalar()
-    if last is not None:  # what a replica of an earlier version ends from here on is mended later
+    if last is not None:  # maintenances that an older replica ends from here on are mended later
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=last)
         connection.execute(sa.insert(_meta).values(key="claims_whole_until", value=moment.isoformat()))
 
 
 def _say_compatible(connection: sa.Connection) -> None:
-    """Code of the revision before this may go on; what a revision before said of earlier code still holds."""
+    """Record that code of the previous revision may go on; an earlier record still holds."""
     key = "compatible_since"
     if connection.execute(sa.select(_meta.c.value).where(_meta.c.key == key)).first() is None:
         connection.execute(sa.insert(_meta).values(key=key, value=down_revision))
 
 
 def downgrade() -> None:
-    """Take them away, and the claims of what has ended with them."""
+    """Remove them, and the claims of ended maintenances."""
     for name, (table, _, _) in _PARTIAL.items():
         op.drop_index(name, table_name=table)
     for table, indexes in _INDEXES.items():

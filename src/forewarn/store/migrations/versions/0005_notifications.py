@@ -1,4 +1,4 @@
-"""What notifications need: who is told, what did not get through at once, and when to look whether all goes well.
+"""Tables for notifications: subscriptions, deliveries that did not get through at once, and the times of looks.
 
 Revision: 0005.
 """
@@ -11,7 +11,7 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """Add tables that the code before this does not know."""
+    """Add tables unknown to older code."""
     op.create_table(
         "look",
         sa.Column("maintenance_id", sa.String(), nullable=False),
@@ -66,7 +66,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them away."""
+    """Remove them."""
     op.drop_index(op.f("ix_delivery_at"), table_name="delivery")
     op.drop_index("ix_delivery_subscription_id_state", table_name="delivery")
     op.drop_table("delivery")

@@ -1,4 +1,4 @@
-"""What policies need: themselves, up to when a maintenance may be put off, and how often and how far it was.
+"""Columns for policies: the policies, the latest start of a maintenance, and its deferrals and extensions.
 
 Revision: 0006.
 """
@@ -11,7 +11,7 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """Add columns that the code before this does without."""
+    """Add columns that older code works without."""
     op.add_column("scope", sa.Column("policy", sa.JSON(), nullable=True))
     op.add_column("vm", sa.Column("policy", sa.JSON(), nullable=True))
     op.add_column("maintenance", sa.Column("latest_start", sa.BigInteger(), nullable=True))
@@ -21,7 +21,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them away."""
+    """Remove them."""
     for column in ("extended", "extensions", "deferrals", "latest_start"):
         op.drop_column("maintenance", column)
     op.drop_column("vm", "policy")

@@ -1,4 +1,4 @@
-"""When a maintenance was announced, which for one that had to queue is later than its creation.
+"""The time of announcement, which is later than the creation for a maintenance that had to queue.
 
 Revision: 0007.
 """
@@ -11,10 +11,10 @@ down_revision = "0006"
 
 
 def upgrade() -> None:
-    """Add a column that the code before this does without."""
+    """Add a column that older code works without."""
     op.add_column("maintenance", sa.Column("announced_at", sa.BigInteger(), nullable=True))
 
 
 def downgrade() -> None:
-    """Take it away."""
+    """Remove it."""
     op.drop_column("maintenance", "announced_at")

@@ -1,4 +1,4 @@
-"""When a host was reported as failed, and why.
+"""The time and the reason of a host's reported failure.
 
 Revision: 0008.
 """
@@ -11,7 +11,7 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """Add columns that the code before this does without."""
+    """Add columns that older code works without."""
     op.add_column("host", sa.Column("failed_at", sa.BigInteger(), nullable=True))
     op.add_column("host", sa.Column("failure_reason", sa.String(), nullable=True))
 

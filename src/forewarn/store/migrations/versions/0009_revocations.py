@@ -1,4 +1,4 @@
-"""Login links that were used and sessions that were logged out of: no replica takes them again.
+"""Used login links and logged-out sessions: no replica accepts them again.
 
 Revision: 0009.
 """
@@ -11,7 +11,7 @@ down_revision = "0008"
 
 
 def upgrade() -> None:
-    """Add a table that the code before this does not know."""
+    """Add a table unknown to older code."""
     op.create_table(
         "revocation",
         sa.Column("nonce", sa.String(), nullable=False),
@@ -25,7 +25,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take it away."""
+    """Remove it."""
     op.drop_index("ix_revocation_actor_expires_at", table_name="revocation")
     op.drop_index(op.f("ix_revocation_expires_at"), table_name="revocation")
     op.drop_table("revocation")

@@ -1,6 +1,6 @@
-"""Hash chains over the ledger, in which the entries of operators are apart from those that tenants can cause.
+"""Hash chains over the ledger, with the entries of operators separate from those that tenants can cause.
 
-Code before this writes entries without a chain and a hash. The next change by newer code chains them; see `chaining`.
+Older code writes entries without a chain and a hash. The next change by newer code chains them; see `chaining`.
 
 Revision: 0010.
 """
@@ -35,7 +35,7 @@ _log = logging.getLogger("forewarn.store.migrate")
 
 
 def upgrade() -> None:
-    """Add columns that the code before this does without, and fill them: so many rows at a time."""
+    """Add columns that older code works without, and fill them, a limited number of rows at a time."""
     op.add_column("ledger", sa.Column("chain", sa.String(), nullable=True))
     op.add_column("ledger", sa.Column("hash", sa.LargeBinary(32), nullable=True))
     op.create_table(
@@ -52,7 +52,7 @@ def upgrade() -> None:
 
 
 def _fill(connection: sa.Connection) -> None:
-    if connection.dialect.name != "sqlite":  # between two of a thousand pieces a busy machine may pause
+    if connection.dialect.name != "sqlite":  # a busy machine may pause between two of a thousand pieces
         connection.execute(sa.text("SET LOCAL idle_in_transaction_session_timeout = 0"))
     heads = {chain: Head() for chain in Chain}
     after, done, told = -1, 0, 0
@@ -94,7 +94,7 @@ def _write(connection: sa.Connection, rows: list[tuple[int, str, bytes]]) -> Non
 
 
 def downgrade() -> None:
-    """Take them away."""
+    """Remove them."""
     op.drop_index("ix_ledger_audit", table_name="ledger")
     connection = op.get_bind()
     connection.execute(sa.delete(_meta).where(_meta.c.key == "ledger_heads"))

@@ -1,4 +1,4 @@
-"""Which maintenance starts at once when nobody can be warned, and what quiet hours did to NotBefore.
+"""The flag for an immediate start if no VM can be warned, and the effect of quiet hours on NotBefore.
 
 Revision: 0011.
 """
@@ -11,7 +11,7 @@ down_revision = "0010"
 
 
 def upgrade() -> None:
-    """Add columns that the code before this does without."""
+    """Add columns that older code works without."""
     flag: sa.Column[bool] = sa.Column("is_at_once_unwarned", sa.Boolean(), nullable=False, server_default=sa.false())
     op.add_column("maintenance", flag)
     op.add_column("maintenance", sa.Column("moved_from", sa.BigInteger(), nullable=True))
@@ -19,6 +19,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them away."""
+    """Remove them."""
     for name in ("moved_by", "moved_from", "is_at_once_unwarned"):
         op.drop_column("maintenance", name)

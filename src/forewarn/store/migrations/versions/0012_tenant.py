@@ -1,4 +1,4 @@
-"""Which tenant asked for a maintenance.
+"""The tenant that requested a maintenance.
 
 Revision: 0012.
 """
@@ -13,7 +13,7 @@ _INDEX = "ix_maintenance_tenant"
 
 
 def upgrade() -> None:
-    """Add a column that the code before this does without; what tenants asked for earlier does not count."""
+    """Add a column that older code works without; earlier requests of tenants are not counted."""
     op.add_column("maintenance", sa.Column("tenant_key", sa.String(), nullable=True))
     where = sa.text("tenant_key IS NOT NULL")
     columns = ["tenant_key", "created_at"]

@@ -1,1 +1,1 @@
-"""The checks: a file for each part of the protocol, and in each a tuple of rows."""
+"""The checks: a file for each part of the protocol, each with a tuple of rows."""

@@ -1,4 +1,4 @@
-"""Approvals that approve nothing: 1.7 of the specification, as far as it can be seen without starting anything."""
+"""Approvals that approve nothing: 1.7 of the specification, as far as it can be checked without starting anything."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MALFORMED = {
     "EventId a number": b'{"StartRequests":[{"EventId":5}]}',
     "EventId no GUID": b'{"StartRequests":[{"EventId":"5"}]}',
 }
-"""Bodies that have to be refused (R54)."""
+"""Bodies that must be refused (R54)."""
 
 _UNKNOWN_HABITS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.OK)
 
@@ -40,14 +40,14 @@ def _refuses_malformed(probe: Probe) -> Outcome:
     asked = {name: probe.ask(post(body, probe.version)).status for name, body in MALFORMED.items()}
     wrong = [f"{name} is answered {status}, not 400" for name, status in asked.items() if status != 400]  # noqa: PLR2004 - the status of R54
     if not wrong:
-        _ = probe.harmless  # where every POST is answered 400, nothing is told apart
+        _ = probe.harmless  # inconclusive if every POST is answered 400
     return judge(wrong, f"{len(MALFORMED)} kinds of malformed bodies are answered 400")
 
 
 def _judges_unknown(probe: Probe) -> Outcome:
     reply = probe.ask(post(approval([UNKNOWN_ID]), probe.version))
     if reply.status in _UNKNOWN_HABITS:
-        _ = probe.harmless  # where every POST is answered alike, the id plays no part in it
+        _ = probe.harmless  # inconclusive if every POST is answered alike, whatever the id
         return holds(f"a well-formed id that is not known is answered {reply.status} (A11: {reply.status})")
     return breaks(f"a well-formed id that is not known is answered {reply.status}")
 
@@ -57,7 +57,7 @@ def _takes_empty_list(probe: Probe) -> Outcome:
     said = f"an empty array StartRequests is answered {reply.status}"
     if reply.status != HTTPStatus.OK:
         return breaks(said)
-    _ = probe.harmless  # where nonsense is answered 200 as well, the array was not read
+    _ = probe.harmless  # inconclusive if nonsense is answered 200 as well: then the array was not read
     return holds(f"{said}, nonsense is not")
 
 
@@ -65,12 +65,12 @@ def _answers_success_well(probe: Probe) -> Outcome:
     reply = probe.ask(post(approval([]), probe.version))
     if reply.status != HTTPStatus.OK:
         return inconclusive(f"an approval of nothing is answered {reply.status}, so no success was seen")
-    _ = probe.harmless  # where nonsense is answered 200 as well, a 200 is no success
+    _ = probe.harmless  # inconclusive if nonsense is answered 200 as well: then a 200 is no success
     return judge_success_body(reply)
 
 
 def judge_success_body(reply: Reply) -> Outcome:
-    """Whether the body of a 200 to an approval is empty, or a document (R57, A13)."""
+    """Judge whether the body of a 200 to an approval is empty, or a document (R57, A13)."""
     if not reply.body:
         if reply.all("content-length") == ["0"]:
             return holds("the body of the 200 is empty, with Content-Length: 0 (A13: empty)")
@@ -108,7 +108,7 @@ def _before(version: str, incarnation: object) -> Form:
 
 
 def _approves_nothing(probe: Probe) -> Outcome:
-    """Sends what approves nothing once more, so that it says something also when it is asked for alone."""
+    """Judge whether bodies that approve nothing start an event; send them again, so that the check also works alone."""
     first = probe.shown().by_id()
     waiting = {event_id for event_id, event in first.items() if event.get("EventStatus") == "Scheduled"}
     if not waiting:

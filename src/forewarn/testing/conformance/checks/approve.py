@@ -1,6 +1,6 @@
-"""Approvals of an event that is there. They let its maintenance start, and are made only if that is allowed.
+"""Approvals of an existing event. They let its maintenance start, and are sent only if that is allowed.
 
-Those that must be refused come first: as long as they are, the event waits for the others.
+Those that must be refused come first: as long as they are refused, the event remains for the other checks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _plain(probe: Probe) -> Request:
 
 
 def _refused(probe: Probe, requests: dict[str, Request], right: str) -> Outcome:
-    """Each has to be answered 400 and must not let the event start."""
+    """Judge whether each request is answered 400 and does not let the event start."""
     if probe.target in probe.approved_ids or probe.target not in probe.scheduled():
         return inconclusive("the event is approved or has started already")
     wrong = []
@@ -44,7 +44,7 @@ def _refused(probe: Probe, requests: dict[str, Request], right: str) -> Outcome:
             wrong.append(f"{name} lets the event start")
             break
     if not wrong:
-        _ = probe.harmless  # where every POST is answered 400, nothing is told apart
+        _ = probe.harmless  # inconclusive if every POST is answered 400
     return judge(wrong, right)
 
 
@@ -89,7 +89,7 @@ def _refuses_with_unknown(probe: Probe) -> Outcome:
         return breaks(f"a list with an unknown id is answered {reply.status}, the unknown id alone {habit}")
     if not _still_waits(probe):
         return breaks("a list with an unknown id is refused, and lets the event start")
-    _ = probe.harmless  # where every POST is refused, the id plays no part in it
+    _ = probe.harmless  # inconclusive if every POST is refused, whatever the id
     return holds(f"a list with an unknown id is answered {reply.status}, the event stays Scheduled (A11: {habit})")
 
 
@@ -100,7 +100,7 @@ def _approves(probe: Probe) -> Outcome:
 
 
 def _judge_status(statuses: Sequence[int], said: str, probe: Probe) -> Outcome:
-    """Judge answers to approvals that have to be 200, where a 200 says something."""
+    """Judge the answers to approvals that must be 200, if a 200 proves anything here."""
     if any(status != HTTPStatus.OK for status in statuses):
         return breaks(said)
     if probe.refused is not None:
@@ -124,7 +124,7 @@ def _lets_start(probe: Probe) -> Outcome:
 
 
 def _has_started(probe: Probe) -> bool:
-    """Whether the target leaves Scheduled within `_START_S`; waited for once."""
+    """Return True if the target leaves Scheduled within `_START_S`; only the first call waits."""
     if probe.target not in probe.scheduled():
         return True
     for _ in range(0 if probe.has_waited else int(_START_S / _LOOK_S)):
@@ -176,7 +176,7 @@ def _approves_several(probe: Probe) -> Outcome:
     if others[0] not in waiting:
         return holds("2 events with a repeat in one POST are answered one 200, and the second starts")
     if probe.target not in waiting:
-        # The first has started, so approvals count at once: the second must not wait either.
+        # The first has started, so approvals take effect at once: the second must not wait either.
         return breaks(f"of two events in one POST only {probe.target} started")
     return inconclusive("2 events in one POST are answered 200, but neither has started yet, and need not (R57a)")
 

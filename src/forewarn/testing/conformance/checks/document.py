@@ -97,7 +97,7 @@ def _grows_by_one(probe: Probe) -> Outcome:
 
 
 def _is_one_change(before: Shown, after: Shown) -> bool:
-    """Whether one event has started or gone, between two looks so close that hardly more can have happened."""
+    """Return True if only one event differs, shown in both, between documents too close in time for more changes."""
     old, new = before.by_id(), after.by_id()
     changed = [event_id for event_id in old.keys() | new.keys() if old.get(event_id) != new.get(event_id)]
     has_come = any(event_id not in old for event_id in changed)

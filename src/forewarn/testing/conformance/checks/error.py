@@ -40,7 +40,7 @@ def _is_error(reply: Reply) -> bool:
 
 
 def _checks_in_order(probe: Probe) -> Outcome:
-    """Each request is wrong in everything from some point on; the answer has to be about the first of it."""
+    """Send requests with everything wrong from some point on; each answer must be about the first error."""
     bare = get(None, method="PUT").without("Metadata").having(_FORWARDED)
     asked: list[tuple[str, Request, int]] = [
         ("the path", get(None, path=EVENTS + "x", method="PUT").without("Metadata").having(_FORWARDED), 404),
@@ -66,7 +66,7 @@ def _checks_in_order(probe: Probe) -> Outcome:
 
 
 def _told_alone(probe: Probe) -> dict[str, bytes]:
-    """The body of the 400 to a request with one thing wrong, for each thing that is answered so."""
+    """Return the body of the answer to each request with only one error."""
     right = get(probe.supported[0])
     requests = {
         "X-Forwarded-For": right.having(_FORWARDED),

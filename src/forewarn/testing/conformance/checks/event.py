@@ -1,4 +1,4 @@
-"""Members of events: 1.5 of the specification. Every event is looked at in each form in which it was seen."""
+"""Members of events: 1.5 of the specification. Each event is checked in every state in which it was seen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAY_CHANGE = frozenset({"EventStatus", "NotBefore"})
 
 
 def _each(member: str, is_right: Callable[[Any], bool], right: str) -> Callable[[Probe], Outcome]:
-    """A check of one member in all events, in every version that has it."""
+    """Return a check of one member in all events, in every version that has it."""
 
     def look(probe: Probe) -> Outcome:
         wrong = []
@@ -49,7 +49,7 @@ def _value(event: dict[str, Any], member: str) -> str:
 
 
 def _spells_ids_upper(probe: Probe) -> Outcome:
-    """R112: EventIds are compared without regard to case, so how they are spelled is nobody's fault."""
+    """Judge the case of EventIds; clients compare them without regard to it, so lower case is only noted (R112)."""
     ids = [event["EventId"] for event in probe.events() if _is_guid(event.get("EventId"))]
     if not ids:
         return inconclusive("no event has an EventId that is a GUID")
@@ -144,7 +144,7 @@ def _empties_not_before(probe: Probe) -> Outcome:
     return inconclusive("no event is Started now; NotBefore of those that are Scheduled is a text")
 
 
-def _is_text(value: Any) -> bool:  # noqa: ANN401 - whatever JSON holds
+def _is_text(value: Any) -> bool:  # noqa: ANN401 - any JSON value
     return isinstance(value, str)
 
 

@@ -1,4 +1,4 @@
-"""Names of VMs, and what Forewarn adds to the protocol: 1.19 and 1.20 of the specification."""
+"""Names of VMs, and Forewarn's extensions of the protocol: 1.19 and 1.20 of the specification."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _tells_instance(probe: Probe) -> Outcome:
     return judge(wrong, f"/metadata/instance tells who asks: {compute.get('name')}")
 
 
-def _part(content: Any, name: str) -> dict[str, Any]:  # noqa: ANN401 - whatever JSON holds
+def _part(content: Any, name: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
     part = content.get(name) if isinstance(content, dict) else None
     return part if isinstance(part, dict) else {}
 

@@ -34,11 +34,11 @@ _PREVIEW_HABITS = {
     (False, True): "2017-03-01 wants Metadata: true for GET only (A3: get)",
     (False, False): "2017-03-01 wants Metadata: true for GET and POST (A3: all)",
 }
-"""Whether GET and POST are answered without the header, and what that is called."""
+"""Names of the habits of 2017-03-01, by whether GET and POST are answered without the header."""
 
 
 def _enforced(probe: Probe) -> list[str]:
-    """Versions that want the header."""
+    """Return the versions that require the header."""
     return [name for name in probe.supported if name != PREVIEW]
 
 
@@ -51,7 +51,7 @@ def _wants_metadata_to_post(probe: Probe) -> Outcome:
     asked = {name: probe.ask(post(probe.nothing, name).without("Metadata")) for name in _enforced(probe)}
     found = _all_refused(asked, "POST")
     if found.verdict is Verdict.HOLDS:
-        _ = probe.harmless  # where every POST is refused, the header tells nothing
+        _ = probe.harmless  # inconclusive if every POST is refused, with the header or without
     return found
 
 
@@ -110,7 +110,7 @@ def _refuses_forwarded(probe: Probe) -> Outcome:
             if reply.status != HTTPStatus.BAD_REQUEST:
                 wrong.append(f"{request.method} of {version} with X-Forwarded-For is answered {reply.status}, not 400")
     if not wrong:
-        _ = probe.harmless  # where every POST is refused, the header tells nothing
+        _ = probe.harmless  # inconclusive if every POST is refused, with the header or without
     return judge(wrong, f"GET and POST with X-Forwarded-For are answered 400, in {' and '.join(versions)}")
 
 
@@ -128,7 +128,7 @@ def _has_etag(probe: Probe) -> Outcome:
 
 
 def _conditional(probe: Probe, template: str, request: Request | None = None) -> tuple[Shown, Reply]:
-    """The document, and the answer to a request on condition of it, both of the same moment."""
+    """Return the document and the answer to a request conditional on it, both of the same moment."""
     for _ in range(_TRIES):
         before = probe.fetch()
         asked = request or get(probe.version)

@@ -91,7 +91,7 @@ def _ignores_parameters(probe: Probe) -> Outcome:
     first = get(None, path=f"{EVENTS}?verbose=1&api-version={probe.version}")
     found = _same_as_plain(probe, [get(probe.version, query="&verbose=1"), first], "an unknown parameter")
     if found.verdict is Verdict.HOLDS:
-        probe.require_versions_to_count()  # where no parameter is read, ignoring one says nothing
+        probe.require_versions_to_count()  # without this, an endpoint that reads no parameter would pass
     return found
 
 
@@ -189,12 +189,12 @@ def _typed(version: str, content_type: str | None) -> Form:
 
 
 def is_json_type(reply: Reply) -> bool:
-    """Whether its Content-Type is that of R8."""
+    """Return True if its Content-Type is that of R8."""
     return _JSON_TYPE.fullmatch(reply.header("content-type").strip()) is not None
 
 
 def is_rfc1123(text: str) -> bool:
-    """Whether it is a moment as in ``Mon, 19 Sep 2016 18:29:47 GMT``, with the right day of the week."""
+    """Return True if it is a time like ``Mon, 19 Sep 2016 18:29:47 GMT``, with the right day of the week."""
     try:
         return format_datetime(parsedate_to_datetime(text), usegmt=True) == text
     except (ValueError, TypeError, IndexError, OverflowError):
@@ -202,7 +202,7 @@ def is_rfc1123(text: str) -> bool:
 
 
 def _samples(probe: Probe) -> dict[str, Reply]:
-    """One answer of each kind."""
+    """Return one answer of each kind."""
     version = probe.version
     requests = {
         "the document": get(version),
@@ -229,7 +229,7 @@ def _says_json(probe: Probe) -> Outcome:
 
 
 def _kinds(replies: dict[str, Reply]) -> str:
-    """The statuses of several kinds of answers, for the report."""
+    """Return the statuses of several kinds of answers, for the report."""
     statuses = sorted({reply.status for reply in replies.values()})
     return f"{len(replies)} kinds of answers ({', '.join(map(str, statuses))})"
 

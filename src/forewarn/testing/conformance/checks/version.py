@@ -1,4 +1,4 @@
-"""Api-versions, and what each of them shows: 1.3 of the specification."""
+"""Api-versions and the content of each: 1.3 of the specification."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _wants_version(probe: Probe) -> Outcome:
     return judge(wrong, "a missing, empty or unsupported api-version is answered 400")
 
 
-def says_versions(content: Any) -> bool:  # noqa: ANN401 - whatever JSON holds
-    """Whether a body is that of R64."""
+def says_versions(content: Any) -> bool:  # noqa: ANN401 - any JSON value
+    """Return True if a body is that of R64."""
     if not isinstance(content, dict) or set(content) != {"error", "newest-versions"}:
         return False
     return content["error"] in VERSION_ERRORS and content["newest-versions"] == NEWEST
@@ -105,11 +105,11 @@ def _mixes(probe: Probe) -> Outcome:
     return judge_harmless(probe, forms, right)
 
 
-# What each shows
+# Content of each version
 
 
 def _members(probe: Probe, *, later: bool) -> Outcome:
-    """Members of a later version, or members that are missing."""
+    """Judge members that belong to a later version, or members that are missing."""
     wrong = []
     seen: list[str] = []
     for name in probe.supported:
@@ -140,7 +140,7 @@ def _shows_its_members(probe: Probe) -> Outcome:
 
 
 def _orders_members(probe: Probe) -> Outcome:
-    """R112: JSON objects have no order; real endpoints have been seen with this one."""
+    """Note the order of members: JSON objects have none, but captures of real endpoints show this one (R112)."""
     other: list[str] = []
     seen = 0
     for name in probe.supported:
@@ -201,7 +201,7 @@ def _shares_the_incarnation(probe: Probe) -> Outcome:
 
 
 def _paired(probe: Probe) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each event in the preview, beside itself in the newest version."""
+    """Return each event of the preview with the same event of the newest version."""
     if not probe.views.is_steady:
         msg = "the document changed while api-versions were compared"
         raise Inconclusive(msg)
@@ -283,7 +283,7 @@ def _moment(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        return datetime.min.replace(tzinfo=UTC)  # no moment that an event could have
+        return datetime.min.replace(tzinfo=UTC)  # differs from the time of any event
 
 
 CHECKS = (

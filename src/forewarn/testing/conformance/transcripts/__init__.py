@@ -1,4 +1,4 @@
-"""The golden transcripts: requests, and the answers that an endpoint gives to them, byte for byte.
+"""Golden transcripts: requests, and the answers of an endpoint to them, byte for byte.
 
 They need no code of Forewarn; `docs/reference/conformance.md` describes their format.
 """
@@ -10,7 +10,7 @@ from importlib import resources
 __all__ = ["TRANSCRIPTS", "read_transcript"]
 
 TRANSCRIPTS = ("requests", "instance", "life", "preempt")
-"""Their names."""
+"""Names of the transcripts."""
 
 
 def read_transcript(name: str) -> list[str]:
