@@ -344,8 +344,9 @@ def _around(service: Running) -> dict[str, str]:
 
 
 def test_the_health_check_passes_while_the_service_answers(service: Running) -> None:
-    done = _healthcheck(_around(service))
-    assert (done.returncode, done.stderr) == (0, "")
+    """One try may be too slow on a busy machine; a container has three."""
+    done = wait_for(lambda: [d for d in [_healthcheck(_around(service))] if d.returncode == 0])[0]
+    assert done.stderr == ""
 
 
 def test_the_health_check_fails_where_no_service_is(tmp_path: Path) -> None:

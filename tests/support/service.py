@@ -181,9 +181,11 @@ class Running:
         """Give the cloud service a long document, of an event for each VM; returns its bytes."""
         self.enable(self.wide[0])
         with self.wire(self.wide[0]) as wire:
-            if not wire.ask(get()).json["Events"]:
-                request = Request(cause="host-maintenance", vms=tuple(vm.name for vm in self.wide))
-                self.run(self.service.engine.schedule(request, actor="operator:test"))
+            is_empty = not wire.ask(get()).json["Events"]
+        if is_empty:
+            request = Request(cause="host-maintenance", vms=tuple(vm.name for vm in self.wide))
+            self.run(self.service.engine.schedule(request, actor="operator:test"))
+        with self.wire(self.wide[0]) as wire:
             return wire.ask(get()).body
 
     def complete(self, vm: Vm) -> None:

@@ -369,13 +369,15 @@ class Companion:
         """Wait until the condition holds, patience runs out, or the handler ends; return True if the condition holds.
 
         Patience is measured in real seconds of a machine that has time for the handler: if this loop is delayed, so was
-        the handler, and the delay is not counted.
+        the handler, and the delay is not counted. It never lasts twice as long, or a handler that is really slow would
+        pass on a busy machine.
         """
         loop = asyncio.get_running_loop()
         left_s = self.patience_s + more_s
         looked_s = loop.time()
+        end_s = looked_s + 2 * left_s
         while not await is_so():
-            if left_s <= 0 or not self.is_running():
+            if left_s <= 0 or looked_s >= end_s or not self.is_running():
                 return await is_so()
             await asyncio.sleep(_LOOK_S)
             left_s -= min(loop.time() - looked_s, _COUNTED_MAX_S)

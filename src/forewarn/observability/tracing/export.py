@@ -85,9 +85,8 @@ class Exporting:
             async with asyncio.timeout(CLOSE_S):
                 await is_sent.wait()
         except TimeoutError:
-            pass
-        finally:
-            self._leave()
+            return  # that thread may still log, and its words are not for the standard error
+        self._leave()
 
 
 class _Told(SpanExporter):
