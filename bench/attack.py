@@ -129,8 +129,8 @@ async def approve_unknown(crew: Attackers) -> None:
     await crew.all(lambda: crew.ask("POST", path, body, Metadata="true"), 200)
 
 
-async def watch_ledger(crew: Attackers) -> None:
-    """One tenant holds 500 streams of the ledger."""
+async def watch_audit_log(crew: Attackers) -> None:
+    """One tenant holds 500 streams of the audit log."""
     await crew.all(lambda: crew.follow("/v1/watch"), 500)
 
 
@@ -273,7 +273,7 @@ async def trickle(crew: Attackers) -> None:
 
 ATTACKS: dict[str, Callable[[Attackers], Awaitable[None]]] = {
     "approve": approve_unknown,
-    "streams": watch_ledger,
+    "streams": watch_audit_log,
     "pages": watch_pages,
     "requests": list_requests,
     "watches": watch_host,

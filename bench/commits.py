@@ -1,7 +1,7 @@
 """Part 10: how many maintenances and approvals a second are committed, on SQLite and on PostgreSQL, each on disk.
 
 A maintenance is one of a host with its twenty VMs, by the control API. An approval is one VM's `POST` to the metadata
-endpoint, from that VM's address. Both are counted in the ledger afterwards, by asking the database itself.
+endpoint, from that VM's address. Both are counted in the audit log afterwards, by asking the database itself.
 """
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ class _Store:
         return pressed | {"per_s": len(requests) / pressed["seconds"], "concurrency": concurrency}
 
     def _check(self, kind: str, expected: int) -> None:
-        """What was answered stands in the ledger."""
+        """What was answered stands in the audit log."""
         with open_engine(self._url).connect() as connection:
-            query = sa.text("SELECT count(*) FROM ledger WHERE kind = :kind")
+            query = sa.text("SELECT count(*) FROM audit_log WHERE kind = :kind")
             count = connection.execute(query, {"kind": kind}).scalar_one()
         if count != expected:
-            msg = f"{count} of {expected} stand in the ledger as {kind}"
+            msg = f"{count} of {expected} stand in the audit log as {kind}"
             raise BenchError(msg)

@@ -136,7 +136,7 @@ def _pages(browser: _Browser, operator: Operator, effort: Effort) -> dict[str, l
         "search": "/search?q=0999",
         "maintenance": f"/maintenance/{one['id']}",
         "vms": f"/vms?after={vm_name(5000)}",
-        "ledger": "/ledger",
+        "audit-log": "/audit-log",
     }
     took: dict[str, list[float]] = {name: [] for name in paths}
     with _Changes(operator.again(), effort.shown + 10):

@@ -29,7 +29,7 @@ _SCHEDULED_S = 60.0
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Two replicas, a kill, and the ledger; several times, on a fresh database each."""
+    """Two replicas, a kill, and the audit log; several times, on a fresh database each."""
     result = Result(title="The replica that carries out what is due is killed")
     late_s: list[float] = []
     for number in range(effort.crashes):
@@ -39,9 +39,9 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
         print(f"  kill {number + 1}: the next start after {late_s[-1]:.2f} s", flush=True)
     result.raw = {"late_s": late_s, "apart_s": _APART_S}
     result.rows = [
-        Row(what="kill -9 to the next start in the ledger, median", value=median(late_s), unit="s"),
+        Row(what="kill -9 to the next start in the audit log, median", value=median(late_s), unit="s"),
         Row(
-            what="kill -9 to the next start in the ledger, worst",
+            what="kill -9 to the next start in the audit log, worst",
             value=max(late_s),
             unit="s",
             target=_TARGET_S,
@@ -61,13 +61,13 @@ def _once(place: Path, log: Path, phase_s: float) -> float:
                 leader = _leader(one, other)
                 vms = [vm_name(number) for number in range(_DUE)]
                 told = leader.ask(do="schedule", vms=vms, lead_s=_LEAD_S, apart_s=_APART_S, timeout_s=_SCHEDULED_S)
-                ledger = _Ledger(url)
+                audit_log = _AuditLog(url)
                 time.sleep(max(0.0, told["first_s"] - time.time()))
-                ledger.wait_for_start(since_s=0.0)  # it does carry out
+                audit_log.wait_for_start(since_s=0.0)  # it does carry out
                 time.sleep(2 * _RENEWAL_S + phase_s)
                 killed_s = time.time()
                 leader.kill()
-                return ledger.wait_for_start(since_s=killed_s) - killed_s
+                return audit_log.wait_for_start(since_s=killed_s) - killed_s
 
 
 def _leader(*replicas: Child) -> Child:
@@ -81,12 +81,12 @@ def _leader(*replicas: Child) -> Child:
     raise BenchError(msg)
 
 
-class _Ledger:
+class _AuditLog:
     """What stands in the database, looked at every few milliseconds."""
 
     def __init__(self, url: str) -> None:
         self._engine = open_engine(url)
-        self._query = sa.text("SELECT count(*) FROM ledger WHERE kind = 'started' AND at > :since")
+        self._query = sa.text("SELECT count(*) FROM audit_log WHERE kind = 'started' AND at > :since")
 
     def wait_for_start(self, *, since_s: float) -> float:
         """When a start stands there that was decided after that moment; both in seconds since 1970."""

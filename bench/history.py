@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - the statements are made of what stands in this file
-"""Part 13: what people ask of a long history: ledger queries over ten million rows, on SQLite and on PostgreSQL.
+"""Part 13: what people ask of a long history: audit log queries over ten million rows, on SQLite and on PostgreSQL.
 
 The history is written without the service, by the databases themselves: six entries for each maintenance of two VMs,
 over ninety days. It is asked through the reader that the control API uses, in this process.
@@ -53,7 +53,7 @@ _Owned = Callable[[random.Random], Owned | None]
 def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 - what every part is given
     """The same on both."""
     count = effort.history // _ENTRIES_EACH
-    result = Result(title=f"Asked of a history of {count * _ENTRIES_EACH:,} ledger entries, {_PAGE} in a page")
+    result = Result(title=f"Asked of a history of {count * _ENTRIES_EACH:,} audit log entries, {_PAGE} in a page")
     for store, words in _STORES.items():
         place = folder / store
         place.mkdir()
@@ -92,7 +92,7 @@ def _database(store: str, place: Path) -> Iterator[str]:
 def _build(url: str, count: int) -> None:
     """Tables first, indexes after them: that is many times quicker."""
     SqlStore(url).close()
-    indexes = [index for table in (t.ledger, t.maintenance, t.claim, t.event) for index in table.indexes]
+    indexes = [index for table in (t.audit_log, t.maintenance, t.claim, t.event) for index in table.indexes]
     is_sqlite = url.startswith("sqlite")
     engine = open_engine(url).execution_options(isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -162,7 +162,7 @@ def _statements(count: int, *, is_sqlite: bool) -> Iterator[str]:
     of_approval = ", ".join(f"CASE j WHEN 1 THEN {each} END" for each in approval)
     entries = " UNION ALL ".join(f"SELECT {turn} AS j" for turn in range(_ENTRIES_EACH))
     yield (
-        "INSERT INTO ledger (sequence, at, kind, actor, maintenance_id, audience, vm, source_address, api_version, "
+        "INSERT INTO audit_log (sequence, at, kind, actor, maintenance_id, audience, vm, source_address, api_version, "
         f"reason) {head}SELECT {number} + 3 + j, {at} + {later}, {kinds}, {actors}, 'm-' || k, {of_approval}, "
         f"CASE j WHEN 4 THEN {needle} END FROM {source} CROSS JOIN ({entries}) AS each"
     )

@@ -38,7 +38,7 @@ class Effort:
         shown: Active maintenances that the dashboard shows.
         opened: Times that each of its pages is opened.
         dashboards: Browsers that look at it at once.
-        history: Entries of the ledger that is asked.
+        history: Entries of the audit log that is asked.
         questions: Of each kind.
         attack_s: How long each attack lasts, and the calm before it.
         attacked_vms: VMs of the inventory that is applied as an attack.

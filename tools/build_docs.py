@@ -406,7 +406,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "environment.md": surroundings.environment,
     "exit-statuses.md": surroundings.exit_statuses,
     "files.md": surroundings.files,
-    "ledger.md": surroundings.ledger,
+    "audit-log.md": surroundings.audit_log,
     "python.md": library,
 }
 

@@ -47,7 +47,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "reference": {
         "Words": ("glossary",),
         "Commands": ("commands", "exit-statuses", "environment", "files"),
-        "The service": ("settings", "control-api", "errors", "metrics", "ledger", "lifecycle", "versions"),
+        "The service": ("settings", "control-api", "errors", "metrics", "audit-log", "lifecycle", "versions"),
         "The agent": ("agent-configuration", "agent-hooks", "agent-metrics"),
         "For tests, and from code": ("python", "scenarios", "faults", "planted-faults", "conformance"),
     },

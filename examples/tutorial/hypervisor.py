@@ -1,4 +1,4 @@
-"""Plays the hypervisor: what the ledger says happens to a VM happens to every process in its namespace.
+"""Plays the hypervisor: what the audit log says happens to a VM happens to every process in its namespace.
 
     python3 hypervisor.py
 
@@ -28,17 +28,17 @@ def forewarn(*arguments: str) -> Any:  # noqa: ANN401 - what the command printed
 
 def impacts() -> Iterator[dict[str, Any]]:
     """Each maintenance at the moment at which it hits its VMs."""
-    follow = ["forewarn", "ledger", "--follow", "--limit", "1", "--json"]
+    follow = ["forewarn", "audit-log", "--follow", "--limit", "1", "--json"]
     while True:
-        with subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as ledger:
-            assert ledger.stdout is not None
-            for line in ledger.stdout:
+        with subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as audit_log:
+            assert audit_log.stdout is not None
+            for line in audit_log.stdout:
                 entry = json.loads(line)
                 if entry["kind"] == "impacted":
                     maintenance = forewarn("maintenance", "show", entry["maintenance_id"])
                     if maintenance["state"] == "started":
                         yield maintenance
-        time.sleep(0.5)  # The service is not there, or has gone; the ledger is followed again when it is back.
+        time.sleep(0.5)  # The service is not there, or has gone; the audit log is followed again when it is back.
 
 
 def processes(vm: str) -> list[int]:

@@ -359,7 +359,8 @@ class Settings(BaseSettings):
     refused_entries_max: int = Field(
         10,
         ge=1,
-        description="Maximum number of ledger entries for refused calls per minute and address; one sums up the rest.",
+        description="Maximum number of audit log entries for refused calls per minute and address; one more counts "
+        "the rest.",
     )
     refused_entries_total_max: int = Field(600, ge=1, description="Maximum number of such entries for all addresses.")
     refused_addresses_max: int = Field(
@@ -724,25 +725,25 @@ class Settings(BaseSettings):
     history_retention: Span = Field(
         timedelta(days=90),
         ge=timedelta(hours=1),
-        description="Retention of ended maintenances, and of ledger entries caused by tenants, VMs and time.",
+        description="Retention of ended maintenances, and of audit log entries caused by tenants, VMs and time.",
     )
     history_entries_max: int = Field(
         10_000_000,
         ge=1000,
-        description="Maximum number of ledger entries caused by tenants, VMs and time; the oldest are removed.",
+        description="Maximum number of audit log entries caused by tenants, VMs and time; the oldest are removed.",
     )
     audit_retention: Span = Field(
         timedelta(days=366),
         ge=timedelta(hours=1),
-        description="Retention of ledger entries about operators, tokens and refused calls, whatever their number; "
+        description="Retention of audit log entries about operators, tokens and refused calls, whatever their number; "
         "never shorter than history_retention.",
     )
-    ledger_entries_per_tenant_a_day: int = Field(
+    audit_log_entries_per_tenant_per_day: int = Field(
         1000,
         ge=1,
         le=10_000_000,
-        description="Maximum number of ledger entries in 24 hours for the user operations of one tenant, whichever of "
-        "its tokens it uses; further user operations get 429. Approvals are always accepted.",
+        description="Maximum number of audit log entries in 24 hours for the user operations of one tenant, "
+        "whichever of its tokens it uses; further user operations get 429. Approvals are always accepted.",
     )
     idempotency_retention: Span = Field(
         timedelta(hours=24), ge=timedelta(minutes=1), description="Retention of an Idempotency-Key."
@@ -823,7 +824,7 @@ class Settings(BaseSettings):
             user_operations_max=self.user_operations_max,
             policy_delay=self.policy_delay,
             deferrals_max=self.deferrals_max,
-            tenant_entries_max=self.ledger_entries_per_tenant_a_day,
+            tenant_entries_max=self.audit_log_entries_per_tenant_per_day,
             hosts_may_join_scopes=self.hosts_may_join_scopes,
             alert_thresholds=AlertThresholds(
                 unseen_before=self.unseen_before,

@@ -42,7 +42,7 @@ PAGES: Mapping[str, str] = {
     "rollouts": "/rollouts",
     "hosts": "/hosts",
     "vms": "/vms",
-    "ledger": "/ledger",
+    "audit-log": "/audit-log",
     "host": "/hosts/hv-01",
     "scope": "/scopes/shop-web",
     "vm": "/vms/shop-web-0",
@@ -59,7 +59,7 @@ LINKED: Mapping[str, tuple[str, str]] = {
 }
 """Pages of things that have ids: where they are listed, and how their paths begin; the first one is taken."""
 
-OF_TENANTS = ("overview", "vms", "ledger", "scope", "vm", "search", "missing", "maintenance")
+OF_TENANTS = ("overview", "vms", "audit-log", "scope", "vm", "search", "missing", "maintenance")
 """Pages that a tenant sees."""
 
 

@@ -9,7 +9,7 @@ from tests.support.estate import Estate, announce
 from tests.support.service import Running
 
 
-def test_a_maintenance_is_taken_back_with_a_reason_that_stands_in_the_ledger(
+def test_a_maintenance_is_taken_back_with_a_reason_that_stands_in_the_audit_log(
     service: Running, page: Page, estate: Estate
 ) -> None:
     found = announce(service, estate)
@@ -19,7 +19,7 @@ def test_a_maintenance_is_taken_back_with_a_reason_that_stands_in_the_ledger(
     expect(page.locator("h1")).to_contain_text("canceled")
     expect(page.get_by_role("region", name="History")).to_contain_text("The fans came too late")
     expect(page.locator("#actions")).to_have_count(0)
-    visit(page, f"/ledger?maintenance={found.id}")
+    visit(page, f"/audit-log?maintenance={found.id}")
     expect(page.locator("#live")).to_contain_text("operator:local")
     assert estate.web.ask(service) == []
 

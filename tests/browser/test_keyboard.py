@@ -32,7 +32,14 @@ _PART = "document.activeElement.type === 'datetime-local' && document.activeElem
 def paths(service: Running, estate: Estate) -> list[str]:
     """Pages with all controls there are."""
     found = announce(service, estate)
-    return ["/", f"/maintenance/{found.id}", "/schedule", f"/vms/{estate.db.name}", f"/hosts/{estate.host}", "/ledger"]
+    return [
+        "/",
+        f"/maintenance/{found.id}",
+        "/schedule",
+        f"/vms/{estate.db.name}",
+        f"/hosts/{estate.host}",
+        "/audit-log",
+    ]
 
 
 def test_every_control_is_reached_by_tab_in_the_order_of_the_page_and_shows_it(page: Page, paths: list[str]) -> None:
@@ -49,7 +56,7 @@ def test_every_control_is_reached_by_tab_in_the_order_of_the_page_and_shows_it(p
 
 
 def test_the_first_tab_leads_past_the_menu(page: Page) -> None:
-    visit(page, "/ledger")
+    visit(page, "/audit-log")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")

@@ -42,7 +42,7 @@ def test_whoever_has_not_logged_in_is_asked_to_and_goes_on_to_where_they_wanted(
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/hosts", "/vms", "/ledger", "/rollouts", "/schedule", "/search?q=x", "/scopes/x"]
+    "path", ["/", "/hosts", "/vms", "/audit-log", "/rollouts", "/schedule", "/search?q=x", "/scopes/x"]
 )
 def test_no_page_shows_anything_to_a_stranger(service: Running, page: Page, path: str) -> None:
     page.goto(path)
@@ -67,10 +67,10 @@ def test_who_logs_out_is_out_in_every_window(service: Running, page: Page, witne
     expect(page.get_by_text("operator:local")).to_be_visible()
     cookie = page.context.cookies()[0]
     other = page.context.new_page()
-    visit(other, "/ledger")
+    visit(other, "/audit-log")
     page.get_by_role("button", name="Log out").click()
     expect(page.locator("h1")).to_have_text("Log in")
-    other.goto("/ledger")
+    other.goto("/audit-log")
     expect(other.locator("h1")).to_have_text("Log in")
     page.context.add_cookies([cookie])  # type: ignore[list-item] # what cookies() gives, add_cookies takes
     page.goto("/")

@@ -49,7 +49,7 @@ def check(page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
 
 
-@pytest.mark.parametrize("path", ["/", "/?by=host", "/hosts", "/vms", "/ledger", "/rollouts"])
+@pytest.mark.parametrize("path", ["/", "/?by=host", "/hosts", "/vms", "/audit-log", "/rollouts"])
 def test_a_list_shows_every_name_as_it_is(named: Running, page: Page, path: str) -> None:
     visit(page, path)
     page.locator("main").hover()

@@ -48,7 +48,7 @@ def test_every_page_can_be_read(service: Running, page: Page, estate: Estate) ->
         (f"/vms/{estate.db.name}", '"EventType": "Freeze"'),
         (f"/scopes/{estate.web.name}", estate.web.vms[1]),
         ("/rollouts", "None yet"),
-        ("/ledger", "scheduled"),
+        ("/audit-log", "scheduled"),
         (f"/search?q={estate.host}", "Freeze"),
     ):
         open_until(page, path, text)

@@ -66,7 +66,7 @@ def large(service: Running) -> Running:
         "/vms/guest-000007",
         "/hosts/node-00007",
         "/scopes/set-0007",
-        "/ledger",
+        "/audit-log",
     ],
 )
 def test_a_page_opens_nearly_as_soon_as_one_that_lists_nothing_and_never_lists_all(

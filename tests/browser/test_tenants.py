@@ -84,14 +84,14 @@ def test_what_a_tenant_does_not_own_is_not_there_for_it(
     visit(db, "/")
     expect(db.locator("#live")).to_contain_text("No maintenance is scheduled")
     menu = db.get_by_role("navigation", name="Pages")
-    expect(menu.get_by_role("link")).to_have_text(["Overview", "VMs", "Ledger"])
+    expect(menu.get_by_role("link")).to_have_text(["Overview", "VMs", "Audit log"])
     for path in (f"/maintenance/{alone.id}", f"/vms/{estate.web.vms[0]}", f"/scopes/{estate.web.name}"):
         db.goto(path)
         expect(db.locator("h1")).to_have_text("Not there")
     for path in (f"/hosts/{estate.host}", "/rollouts", "/schedule"):
         db.goto(path)
         expect(db.get_by_role("alert")).to_contain_text("not for the role tenant")
-    for path in ("/vms", "/ledger", f"/search?q={estate.web.name}", f"/search?q={estate.host}"):
+    for path in ("/vms", "/audit-log", f"/search?q={estate.web.name}", f"/search?q={estate.host}"):
         visit(db, path)
         assert tells(db, *estate.web.vms, alone.id, estate.host if "q=" not in path else "-") == []
     visit(db, f"/vms/{estate.db.name}")
@@ -103,7 +103,7 @@ def test_who_may_only_look_sees_everything_live_and_has_no_buttons(
 ) -> None:
     found = announce(service, estate)
     wall = seat(Role.READ_ONLY, "wall")
-    pages = ["/", "/hosts", f"/hosts/{estate.host}", "/vms", f"/vms/{estate.db.name}", "/rollouts", "/ledger"]
+    pages = ["/", "/hosts", f"/hosts/{estate.host}", "/vms", f"/vms/{estate.db.name}", "/rollouts", "/audit-log"]
     for path in [*pages, f"/maintenance/{found.id}"]:
         visit(wall, path)
         assert wall.locator("main form[method=post], main a[href^='/schedule']").count() == 0, path

@@ -56,7 +56,7 @@ def test_the_link_of_the_command_line_logs_in_with_one_key_and_once(
     stranger.keyboard.press("Enter")
     expect(stranger.get_by_text("operator:local")).to_be_visible()
     assert urlsplit(stranger.url).path == "/"
-    visit(stranger, "/ledger")
+    visit(stranger, "/audit-log")
     stranger.get_by_role("button", name="Log out").click()
     stranger.goto(link)
     expect(stranger.get_by_role("alert")).to_contain_text("make a new one with 'forewarn dashboard'")
@@ -181,7 +181,7 @@ def test_the_pages_on_the_way_keep_the_rules_also_without_scripts(
 
     context = profile(browser, service, witness, java_script_enabled=False)
     page = context.new_page()
-    page.goto("/ledger")
+    page.goto("/audit-log")
     log_in(page, "ann")
-    expect(page.locator("h1")).to_have_text("Ledger")
+    expect(page.locator("h1")).to_have_text("Audit log")
     context.close()

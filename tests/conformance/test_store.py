@@ -72,7 +72,7 @@ def test_numbers_of_a_transaction_that_failed_are_given_back(store: SqlStore) ->
         assert tx.next_sequence() == 1
 
 
-def test_ledger_entries_take_their_numbers_from_the_same_counter(store: SqlStore) -> None:
+def test_audit_log_entries_take_their_numbers_from_the_same_counter(store: SqlStore) -> None:
     with store.write() as tx:
         tx.next_sequence()
     save(store, note("a"), note("b"))
@@ -149,7 +149,7 @@ def test_an_event_comes_back_with_every_field(store: SqlStore) -> None:
         assert reader.events_of(["maintenance-a", "unknown"]) == {"maintenance-a": [plain, full]}
 
 
-def test_a_ledger_entry_comes_back_with_every_field(store: SqlStore) -> None:
+def test_an_audit_log_entry_comes_back_with_every_field(store: SqlStore) -> None:
     full = Entry(
         kind=EntryKind.APPROVED,
         at=NOW + MICROSECOND,

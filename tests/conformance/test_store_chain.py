@@ -1,4 +1,4 @@
-"""What every store owes to who checks the ledger: hash chains that tampering breaks, and retention does not."""
+"""What every store owes to who checks the audit log: hash chains that tampering breaks, and retention does not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def verify(store: Store, **noted: Sequence[Head]) -> Verifier:
         return verified(reader, **noted)
 
 
-def test_an_empty_ledger_is_whole(store: Store) -> None:
+def test_an_empty_audit_log_is_whole(store: Store) -> None:
     found = verify(store)
     assert found.findings == []
     assert {chain: report.head for chain, report in found.chains.items()} == {chain: Head() for chain in Chain}
@@ -171,7 +171,7 @@ def test_whatever_retention_forgets_the_rest_can_be_verified_and_gaps_are_few(
 
 
 class Tampered:
-    """A ledger of fifteen entries in which somebody has changed something, by SQL."""
+    """An audit log of fifteen entries in which somebody has changed something, by SQL."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -200,45 +200,45 @@ def tampered(sql_store: SqlStore) -> Tampered:
 
 
 def test_a_changed_entry_is_found_at_its_number(tampered: Tampered) -> None:
-    (finding,) = tampered.run("UPDATE ledger SET actor = 'tenant:blue' WHERE sequence = 7").findings
+    (finding,) = tampered.run("UPDATE audit_log SET actor = 'tenant:blue' WHERE sequence = 7").findings
     assert (finding.chain, finding.sequence, finding.fault) == (Chain.EVENTS, 7, Fault.BROKEN)
     assert finding.words.startswith("entry 7 (events): it does not follow from the entry before it")
 
 
 def test_a_removed_entry_is_found_at_the_next_of_its_chain(tampered: Tampered) -> None:
-    found = tampered.run("DELETE FROM ledger WHERE sequence = 6").findings
+    found = tampered.run("DELETE FROM audit_log WHERE sequence = 6").findings
     assert [(each.chain, each.sequence) for each in found] == [(Chain.AUDIT, 9)]
 
 
 def test_an_entry_that_moves_to_the_other_chain_is_found(tampered: Tampered) -> None:
-    assert tampered.run("UPDATE ledger SET chain = 'events' WHERE sequence = 6").findings_total >= 2
+    assert tampered.run("UPDATE audit_log SET chain = 'events' WHERE sequence = 6").findings_total >= 2
 
 
 def test_entries_removed_at_the_end_or_the_beginning_are_found(tampered: Tampered) -> None:
-    (end,) = tampered.run("DELETE FROM ledger WHERE sequence = 15").findings
+    (end,) = tampered.run("DELETE FROM audit_log WHERE sequence = 15").findings
     assert (end.chain, end.sequence, end.fault) == (Chain.AUDIT, 12, Fault.END)
-    found = tampered.run("DELETE FROM ledger WHERE sequence <= 3").findings
+    found = tampered.run("DELETE FROM audit_log WHERE sequence <= 3").findings
     assert {(each.chain, each.sequence) for each in found} == {(Chain.AUDIT, 6), (Chain.EVENTS, 4), (Chain.AUDIT, 12)}
 
 
 def test_an_audit_entry_that_is_removed_as_retention_removes_others_is_found(tampered: Tampered) -> None:
-    insert = "INSERT INTO ledger_forgotten SELECT chain, sequence, hash FROM ledger WHERE sequence = 9"
-    (finding,) = tampered.run(insert, "DELETE FROM ledger WHERE sequence = 9").findings
+    insert = "INSERT INTO audit_log_forgotten SELECT chain, sequence, hash FROM audit_log WHERE sequence = 9"
+    (finding,) = tampered.run(insert, "DELETE FROM audit_log WHERE sequence = 9").findings
     assert (finding.sequence, finding.fault) == (9, Fault.GAP)
 
 
 @pytest.mark.parametrize("number", [-1, 0])
 def test_an_inserted_entry_without_a_hash_is_found(tampered: Tampered, number: int) -> None:
     columns = "sequence, at, kind, actor"
-    values = f"SELECT {number}, at, kind, actor FROM ledger WHERE sequence = 6"  # noqa: S608 - a test
-    (finding,) = tampered.run(f"INSERT INTO ledger ({columns}) {values}").findings
+    values = f"SELECT {number}, at, kind, actor FROM audit_log WHERE sequence = 6"  # noqa: S608 - a test
+    (finding,) = tampered.run(f"INSERT INTO audit_log ({columns}) {values}").findings
     assert (finding.sequence, finding.words) == (number, f"entry {number} (events): it has no hash")
 
 
 def test_who_rewrites_the_chain_to_its_end_is_found_by_a_head_noted_elsewhere(
     tampered: Tampered, sql_store: SqlStore
 ) -> None:
-    tampered.run("UPDATE ledger SET actor = 'operator:eve' WHERE sequence = 6")
+    tampered.run("UPDATE audit_log SET actor = 'operator:eve' WHERE sequence = 6")
     rewrite(sql_store)
     assert verify(sql_store).findings == []
     (finding,) = verify(sql_store, audit=[tampered.heads[Chain.AUDIT]]).findings
@@ -249,8 +249,8 @@ def rewrite(store: SqlStore) -> None:
     """As somebody who knows how it is done can do."""
     with store.write() as tx:
         connection = tx._connection
-        connection.execute(sa.update(t.ledger).values(hash=None))
-        connection.execute(sa.delete(t.meta).where(t.meta.c.key == "ledger_heads"))
+        connection.execute(sa.update(t.audit_log).values(hash=None))
+        connection.execute(sa.delete(t.meta).where(t.meta.c.key == "audit_log_heads"))
     save(store, note(99))
     with store.write() as tx:
         tx.next_sequence()
@@ -280,7 +280,9 @@ def test_no_tampering_goes_unnoticed(works: list[tuple[str, int, str]]) -> None:
 
 def contents(store: SqlStore) -> list[tuple[object, ...]]:
     with store.read() as reader:
-        return [tuple(row) for row in reader._connection.execute(sa.select(t.ledger).order_by(t.ledger.c.sequence))]
+        return [
+            tuple(row) for row in reader._connection.execute(sa.select(t.audit_log).order_by(t.audit_log.c.sequence))
+        ]
 
 
 def said(what: str, spot: int, more: str) -> list[str]:
@@ -289,16 +291,16 @@ def said(what: str, spot: int, more: str) -> list[str]:
         case "change":
             values = {"kind": "'failed'", "chain": "'audit'", "hash": "zeroblob(32)"}
             value = values.get(more, "'x'")
-            return [f"UPDATE ledger SET {more} = {value} WHERE sequence = {spot}"]  # noqa: S608 - a test
+            return [f"UPDATE audit_log SET {more} = {value} WHERE sequence = {spot}"]  # noqa: S608 - a test
         case "remove":
-            return [f"DELETE FROM ledger WHERE sequence = {spot}"]  # noqa: S608 - a test
+            return [f"DELETE FROM audit_log WHERE sequence = {spot}"]  # noqa: S608 - a test
         case "insert":
-            shown = ", ".join(column.name for column in t.ledger.columns if column.name != "sequence")
-            select = f"SELECT {100 + spot}, {shown} FROM ledger WHERE sequence = {spot}"  # noqa: S608 - a test
-            return [f"INSERT OR IGNORE INTO ledger (sequence, {shown}) {select}"]
+            shown = ", ".join(column.name for column in t.audit_log.columns if column.name != "sequence")
+            select = f"SELECT {100 + spot}, {shown} FROM audit_log WHERE sequence = {spot}"  # noqa: S608 - a test
+            return [f"INSERT OR IGNORE INTO audit_log (sequence, {shown}) {select}"]
         case _:
             moves = [(spot, 1000 + spot), (int(more), spot), (1000 + spot, int(more))]
-            return [f"UPDATE OR IGNORE ledger SET sequence = {new} WHERE sequence = {old}" for old, new in moves]  # noqa: S608 - a test
+            return [f"UPDATE OR IGNORE audit_log SET sequence = {new} WHERE sequence = {old}" for old, new in moves]  # noqa: S608 - a test
 
 
 # Older versions
@@ -309,7 +311,7 @@ def test_what_a_replica_of_an_older_version_has_written_is_chained_by_the_next_c
     with sql_store.write() as tx:
         connection = tx._connection
         row = {"at": NOW, "kind": K.SCHEDULED, "actor": OPERATOR}
-        connection.execute(sa.insert(t.ledger), [row | {"sequence": 2}, row | {"sequence": 3, "actor": TENANT}])
+        connection.execute(sa.insert(t.audit_log), [row | {"sequence": 2}, row | {"sequence": 3, "actor": TENANT}])
         connection.execute(sa.update(t.meta).where(t.meta.c.key == "sequence").values(value="3"))
     assert verify(sql_store).findings == [], "they are known to come"
     save(sql_store, note(4))

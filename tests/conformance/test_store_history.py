@@ -103,7 +103,7 @@ def test_entries_of_a_place_are_those_of_its_maintenances_and_those_that_name_it
         assert told(vm="lone", scope="web") == []
 
 
-def test_the_end_of_the_ledger_is_read_backwards_page_by_page(store: SqlStore) -> None:
+def test_the_end_of_the_audit_log_is_read_backwards_page_by_page(store: SqlStore) -> None:
     save(store, *(note(str(n)) for n in range(1, 8)))
     with store.read() as reader:
         last = reader.entries(newest=True, limit=3)

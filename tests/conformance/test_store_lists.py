@@ -71,7 +71,7 @@ def test_what_has_ended_lately_comes_in_the_order_of_its_end(store: SqlStore) ->
         assert reader.ended_since(NOW + timedelta(seconds=4), 2) == []
 
 
-def test_ledger_entries_come_oldest_first_and_page_by_page(store: SqlStore) -> None:
+def test_audit_log_entries_come_oldest_first_and_page_by_page(store: SqlStore) -> None:
     save(store, *(note(str(n), maintenance_id="a" if n % 2 else "b") for n in range(1, 8)))
     with store.read() as reader:
         first = reader.entries(limit=3)

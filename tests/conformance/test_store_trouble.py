@@ -257,7 +257,7 @@ def test_somebody_elses_database_is_refused_and_left_alone(file: Database) -> No
 def test_a_missing_table_is_damage(file: Database) -> None:
     file.open().close()
     with sqlite3.connect(file.path) as connection:
-        connection.execute("DROP TABLE ledger")
+        connection.execute("DROP TABLE audit_log")
     connection.close()
     store = file.open()
     with pytest.raises(StoreCorrupt):

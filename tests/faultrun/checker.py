@@ -48,7 +48,7 @@ def actuator_told_once(account: Account) -> Iterator[str]:
 
 
 def steps_taken_once(account: Account) -> Iterator[str]:
-    """R75: no maintenance reaches a state twice, nor ends twice; and the ledger's numbers grow."""
+    """R75: no maintenance reaches a state twice, nor ends twice; and the audit log's numbers grow."""
     counts = Counter((e["maintenance_id"], e["kind"]) for e in account.entries if e["kind"] in _ONCE)
     for (id_, kind), count in counts.items():
         if count > 1:
@@ -57,13 +57,13 @@ def steps_taken_once(account: Account) -> Iterator[str]:
     yield from (f"maintenance {id_} ended {count} times" for id_, count in ends.items() if count > 1)
     numbers = [e["sequence"] for e in account.entries]
     if numbers != sorted(set(numbers)):
-        yield "the ledger's numbers do not grow"
+        yield "the audit log's numbers do not grow"
 
 
 def approvals_kept(account: Account) -> Iterator[str]:
-    """R49, invariant 5: what got 200 is in the ledger, unless the event had started or ended before; once each."""
-    in_ledger = Counter(e["event_id"] for e in _entries(account, "approved"))
-    yield from (f"event {id_} was approved {count} times" for id_, count in in_ledger.items() if count > 1)
+    """R49, invariant 5: what got 200 is in the audit log, unless the event had started or ended before; once each."""
+    in_audit_log = Counter(e["event_id"] for e in _entries(account, "approved"))
+    yield from (f"event {id_} was approved {count} times" for id_, count in in_audit_log.items() if count > 1)
     of_event = {event["id"]: m for m in account.maintenances.values() for event in m["events"]}
     for vote in account.votes:
         for each in vote.tries:
@@ -71,7 +71,7 @@ def approvals_kept(account: Account) -> Iterator[str]:
             if each.status != 200 and each.status not in _REFUSALS and not is_passing:
                 yield f"{vote.vm} got {each.status} for approving {vote.event_id}, which it was shown"
         told_at = vote.acknowledged_at
-        if told_at is None or vote.event_id in in_ledger:
+        if told_at is None or vote.event_id in in_audit_log:
             continue
         maintenance = of_event.get(vote.event_id)
         over = None if maintenance is None else maintenance["started_at"] or maintenance["ended_at"]
@@ -207,7 +207,7 @@ def _check_ending(account: Account, command: Command) -> Iterator[str]:
     done = [e for e in _entries(account, kind) if e["maintenance_id"] == command.target]
     mine = [e for e in done if e["actor"].startswith("operator:")]
     if command.is_acknowledged and len(mine) != 1:
-        yield f"{command.verb} of {command.target} was acknowledged, and the ledger has it {len(mine)} times"
+        yield f"{command.verb} of {command.target} was acknowledged, and the audit log has it {len(mine)} times"
     if command.is_acknowledged and kind in _FINAL and account.maintenances[command.target]["state"] != kind:
         yield f"{command.target} was {kind}, and is {account.maintenances[command.target]['state']}"
 

@@ -66,7 +66,7 @@ class Command:
     """What an operator wanted under one Idempotency-Key.
 
     Attributes:
-        key: Stands in the ledger as the reason, too.
+        key: Stands in the audit log as the reason, too.
         verb: ``schedule``, ``restart``, ``fail``, ``cancel``, ``complete`` or ``start``.
         target: The maintenance, of the last three.
         answer: The body that came with a status below 500; None: none came.
@@ -147,7 +147,7 @@ class Account:
         wanted: Host of each VM, by the last inventory that was acknowledged.
         declared: The same as the control API says at the end.
         maintenances: As the control API shows them, by id.
-        entries: The ledger.
+        entries: The audit log.
         incarnations: By VM, as the control API says at the end.
         showings: What VMs are answered at the end.
         strangers: What VMs are answered at the end on hosts where they are not.

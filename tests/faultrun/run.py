@@ -161,7 +161,7 @@ async def _account(made: World, operators: list[Operator]) -> Account:
     while True:
         async with made.operator(1) as client:
             account.maintenances = {m["id"]: m for m in await _pages(client, "/v1/maintenance")}
-            account.entries = await _pages(client, "/v1/ledger")
+            account.entries = await _pages(client, "/v1/audit-log")
             vms = await _pages(client, "/v1/vms")
         account.incarnations = {vm["name"]: vm["incarnation"] for vm in vms}
         account.declared = {vm["name"]: vm["host"] for vm in vms}
@@ -237,4 +237,4 @@ def keep(report: Report, folder: Path) -> None:
     (folder / "sights.txt").write_text(
         "".join(f"{s.first_at} {s.last_at} {s.vm} {s.version} {s.body.decode()}\n" for s in report.account.sights)
     )
-    (folder / "ledger.txt").write_text("".join(f"{entry}\n" for entry in report.account.entries))
+    (folder / "audit-log.txt").write_text("".join(f"{entry}\n" for entry in report.account.entries))

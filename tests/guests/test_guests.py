@@ -32,13 +32,13 @@ def schedule(service: Served, vm: str, type: str, *more: str) -> str:
     return str(made["id"])
 
 
-def ledger(service: Served, maintenance: str) -> dict[str, dict[str, Any]]:
-    """What stands in the ledger of a maintenance, by kind; the last of each."""
-    return {entry["kind"]: entry for entry in service.forewarn("ledger", "--maintenance", maintenance)}
+def audit_log(service: Served, maintenance: str) -> dict[str, dict[str, Any]]:
+    """What stands in the audit log of a maintenance, by kind; the last of each."""
+    return {entry["kind"]: entry for entry in service.forewarn("audit-log", "--maintenance", maintenance)}
 
 
 def impact_s(noted: dict[str, dict[str, Any]]) -> float:
-    """How long the impact has lasted, as the ledger says it."""
+    """How long the impact has lasted, as the audit log says it."""
     found = re.match(r"the impact lasted ([\d.]+) s;", noted["impact-measured"]["reason"])
     assert found is not None
     return float(found[1])
@@ -94,7 +94,7 @@ def test_two_guests_with_one_address_are_told_apart_through_a_reboot_and_a_freez
     assert before.statuses == [[], ["Scheduled"], ["Started"]]
     assert before.all("off") == [""]
     assert after.statuses in ([[]], [["Started"], []])
-    noted = ledger(service, reboot)
+    noted = audit_log(service, reboot)
     approved = noted["approved"]
     assert (approved["actor"], approved["source_address"], approved["api_version"]) == (
         "vm:web-0",
@@ -109,7 +109,7 @@ def test_two_guests_with_one_address_are_told_apart_through_a_reboot_and_a_freez
     wait_completed(service, freeze)
     [life] = web_1.lives
     assert life.statuses in ([[], ["Scheduled"], ["Started"], []], [[], ["Scheduled"], []])
-    noted = ledger(service, freeze)
+    noted = audit_log(service, freeze)
     assert (noted["approved"]["actor"], noted["approved"]["source_address"]) == ("vm:web-1", FORGED)
     assert impact_s(noted) >= 2
 

@@ -94,7 +94,7 @@ def test_who_logs_in_is_known_by_the_grants(apart: Running, port: int, tmp_path:
         with client_of(apart, bob) as client:
             error(client.get("/v1/whoami"), 401, "unauthorized")
     with apart.operator() as operator:
-        refused = [e for e in operator.get("/v1/ledger?limit=1000").json()["items"] if e["kind"] == "refused"]
+        refused = [e for e in operator.get("/v1/audit-log?limit=1000").json()["items"] if e["kind"] == "refused"]
         assert all(token not in str(refused) for token in (ann, bob, eve, elsewhere))
         assert any("oidc/eve is known" in entry["reason"] for entry in refused)
 
@@ -193,7 +193,7 @@ def test_an_issuer_that_is_away_is_said_to_be(dashboard: Running) -> None:
 
 
 def refused(service: Running) -> list[str]:
-    """What the ledger says of refused calls."""
+    """What the audit log says of refused calls."""
     with service.operator() as api:
-        found = api.get("/v1/ledger", params={"kind": "refused", "limit": 1000}).json()["items"]
+        found = api.get("/v1/audit-log", params={"kind": "refused", "limit": 1000}).json()["items"]
     return [str(entry) for entry in found]

@@ -1,4 +1,4 @@
-"""Calls that are refused: limited by address, told to the ledger, and never with the token."""
+"""Calls that are refused: limited by address, told to the audit log, and never with the token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def apart(tmp_path: Path) -> Iterator[Running]:
 
 def refused(apart: Running, most: int = 1000) -> list[dict[str, Any]]:
     with apart.operator() as operator:
-        items = operator.get("/v1/ledger", params={"limit": most, "newest": True}).json()["items"]
+        items = operator.get("/v1/audit-log", params={"limit": most, "newest": True}).json()["items"]
     return [entry for entry in items if entry["kind"] == "refused"]
 
 
@@ -39,7 +39,7 @@ def test_after_so_many_failures_an_address_gets_429_and_a_valid_token_is_taken_a
         assert operator.get("/v1/vms").status_code == 200
 
 
-def test_refused_calls_stand_in_the_ledger_and_a_flood_is_summed_up(tmp_path: Path) -> None:
+def test_refused_calls_stand_in_the_audit_log_and_a_flood_is_summed_up(tmp_path: Path) -> None:
     with running(tmp_path, refused_entries_max=3) as apart:
         token = token_of(apart, Role.READ_ONLY)
         with client_of(apart, token) as reader:

@@ -115,11 +115,11 @@ def test_of_a_maintenance_of_several_owners_each_sees_its_part(
     assert shown["events"][0]["approved_by"] == "operator"
     listed = me.get("/v1/events", params={"all": True}).json()["items"]
     assert [event["id"] for event in listed] == [own["id"]]
-    ledger = me.get("/v1/ledger").json()["items"]
-    assert {entry["maintenance_id"] for entry in ledger} == {made["id"], None}
-    assert {entry["event_id"] for entry in ledger} == {own["id"], None}
-    assert any(entry["kind"] == "approved" and entry["actor"] == "operator" for entry in ledger)
-    everything = "".join(me.get(path).text for path in ("/v1/maintenance", "/v1/events?all=1", "/v1/ledger"))
+    audit_log = me.get("/v1/audit-log").json()["items"]
+    assert {entry["maintenance_id"] for entry in audit_log} == {made["id"], None}
+    assert {entry["event_id"] for entry in audit_log} == {own["id"], None}
+    assert any(entry["kind"] == "approved" and entry["actor"] == "operator" for entry in audit_log)
+    everything = "".join(me.get(path).text for path in ("/v1/maintenance", "/v1/events?all=1", "/v1/audit-log"))
     for word in (other.name, foreign["id"], "host-", "operator:local"):
         assert f'"{word}' not in everything
         assert word not in everything or word == other.name
@@ -129,9 +129,9 @@ def test_the_history_of_a_tenant_outlives_the_maintenance(me: httpx.Client, oper
     made = schedule(operator, mine)
     operator.post(f"/v1/maintenance/{made['id']}/cancel", json={"reason": "not on host-7"})
     assert me.get(f"/v1/maintenance/{made['id']}").json()["state"] == "canceled"
-    kinds = [e["kind"] for e in me.get("/v1/ledger", params={"maintenance": made["id"]}).json()["items"]]
+    kinds = [e["kind"] for e in me.get("/v1/audit-log", params={"maintenance": made["id"]}).json()["items"]]
     assert kinds == ["scheduled", "canceled"]
-    assert "host-7" not in me.get("/v1/ledger").text
+    assert "host-7" not in me.get("/v1/audit-log").text
 
 
 def test_a_tenant_cancels_what_a_tenant_asked_for_and_nothing_of_the_platform(
@@ -141,7 +141,7 @@ def test_a_tenant_cancels_what_a_tenant_asked_for_and_nothing_of_the_platform(
     assert (asked["source"], asked["vms"]) == ("User", [mine.name])
     canceled = me.post(f"/v1/maintenance/{asked['id']}/cancel", json={"reason": "tomorrow"})
     assert canceled.json()["state"] == "canceled"
-    mine_said = me.get("/v1/ledger", params={"maintenance": asked["id"]}).json()["items"][-1]
+    mine_said = me.get("/v1/audit-log", params={"maintenance": asked["id"]}).json()["items"][-1]
     assert (mine_said["actor"], mine_said["reason"]) == ("tenant:test-tenant", "tomorrow")
     for path, body in (
         ("/v1/maintenance", {"vms": [mine.name], "type": "Freeze"}),
@@ -220,7 +220,7 @@ def test_the_vms_of_a_scope_are_owned_by_who_owns_the_scope(apart: Running, oper
     with tenant(apart, scopes=["web"]) as owner:
         made = schedule(operator, *apart.web[:1])
         assert owner.get(f"/v1/maintenance/{made['id']}").json()["vms"] == ["Web_0"]
-        kinds = {entry["kind"] for entry in owner.get("/v1/ledger").json()["items"]}
+        kinds = {entry["kind"] for entry in owner.get("/v1/audit-log").json()["items"]}
         assert {"enabled", "scheduled"} <= kinds
 
 
@@ -242,11 +242,11 @@ def test_a_tenant_does_not_find_out_by_choosing_what_it_is_not_shown(
     me: httpx.Client, operator: httpx.Client, mine: Vm, other: Vm
 ) -> None:
     schedule(operator, mine, other, force=True, reason="smoke", notice_s=800)
-    for path in ("/v1/maintenance", "/v1/events", "/v1/ledger"):
+    for path in ("/v1/maintenance", "/v1/events", "/v1/audit-log"):
         for hidden in ({"host": f"host-{mine.name}"}, {"actor": "operator:local"}, {"text": "smoke"}):
             error(me.get(path, params=hidden), 403, "forbidden")
         assert me.get(path, params={"vm": other.name}).json()["items"] == []
         assert me.get(path, params={"vm": mine.name}).json()["items"] != []
     for path in ("/v1/maintenance", "/v1/events"):
         error(me.get(path, params={"kind": "approved"}), 403, "forbidden")
-    assert [e["kind"] for e in me.get("/v1/ledger", params={"kind": "scheduled"}).json()["items"]] == ["scheduled"]
+    assert [e["kind"] for e in me.get("/v1/audit-log", params={"kind": "scheduled"}).json()["items"]] == ["scheduled"]

@@ -199,13 +199,13 @@ def test_a_maintenance_can_be_canceled_or_started_with_a_reason(cli: Cli) -> Non
     cli.run("maintenance", "complete", made["id"])
 
 
-def test_a_short_notice_wants_force_and_a_reason_and_stands_in_the_ledger(cli: Cli) -> None:
+def test_a_short_notice_wants_force_and_a_reason_and_stands_in_the_audit_log(cli: Cli) -> None:
     short = ("maintenance", "schedule", "--vm", "db", "--type", "Freeze", "--notice", "10s")
     assert "at least 15m" in cli.fails(*short)
     [made] = cli.json(*short, "--force", "--reason", "the roof is leaking")
-    entries = cli.json("ledger", "--maintenance", made["id"])
+    entries = cli.json("audit-log", "--maintenance", made["id"])
     assert [entry["reason"] for entry in entries if entry["kind"] == "scheduled"] == ["the roof is leaking"]
-    assert '"the roof is leaking"' in cli.run("ledger", "--maintenance", made["id"]).stdout
+    assert '"the roof is leaking"' in cli.run("audit-log", "--maintenance", made["id"]).stdout
     cli.run("maintenance", "cancel", made["id"])
 
 
@@ -269,7 +269,7 @@ def test_a_service_that_cannot_be_reached_is_status_3(alone: Cli) -> None:
     line = alone.fails("vm", "list", "--control-url", "http://127.0.0.1:1", status=3)
     assert "http://127.0.0.1:1" in line
     assert "forewarn serve" in line
-    alone.fails("ledger", "--follow", status=3, FOREWARN_CONTROL_URL="http://127.0.0.1:1")
+    alone.fails("audit-log", "--follow", status=3, FOREWARN_CONTROL_URL="http://127.0.0.1:1")
 
 
 def test_what_is_not_there_is_status_1(cli: Cli) -> None:
@@ -292,7 +292,7 @@ def test_the_metadata_address_is_not_taken_for_the_control_address(cli: Cli, ser
 
 
 def test_a_reader_that_leaves_early_is_no_error(cli: Cli) -> None:
-    script = f"{FOREWARN[0]} -m forewarn ledger --all | head -n 1; exit ${{PIPESTATUS[1]}}"
+    script = f"{FOREWARN[0]} -m forewarn audit-log --all | head -n 1; exit ${{PIPESTATUS[1]}}"
     done = subprocess.run(
         ["bash", "-c", script], check=True, capture_output=True, text=True, timeout=GUARD_S, env=cli.environment
     )
@@ -346,7 +346,7 @@ def test_without_the_server_s_libraries_serve_says_what_to_install(alone: Cli) -
         assert done.stderr.count("\n") == 1
 
 
-# Following the ledger
+# Following the audit log
 
 
 @contextmanager
@@ -379,12 +379,12 @@ def ready(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_following_the_ledger_outlives_a_restart_and_misses_nothing(alone: Cli) -> None:
+def test_following_the_audit_log_outlives_a_restart_and_misses_nothing(alone: Cli) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(started(alone, "serve", *ANY_PORT))
         metadata, control = ready(first)
         alone.environment["FOREWARN_CONTROL_URL"] = control
-        follower = stack.enter_context(started(alone, "ledger", "--follow", "--json"))
+        follower = stack.enter_context(started(alone, "audit-log", "--follow", "--json"))
         assert json.loads(line_of(follower.stdout))["kind"] == "inventory-applied"
         shown = httpx.get(metadata + EVENTS, headers={"Metadata": "true"}, trust_env=False, timeout=GUARD_S)
         assert shown.status_code == 200

@@ -37,6 +37,6 @@ def test_it_shows_until_an_operator_confirms_it(tmp_path: Path) -> None:
         assert api.post("/v1/clock/confirm", json={"reason": "NTP was off"}).json()["jump_s"] is None
         error(api.post("/v1/clock/confirm"), 409, "conflict")
         assert api.get("/readyz").json() == {"status": "ready"}
-        entries = api.get("/v1/ledger", params={"kind": "clock-confirmed"}).json()["items"]
+        entries = api.get("/v1/audit-log", params={"kind": "clock-confirmed"}).json()["items"]
         assert [(e["actor"], e["reason"]) for e in entries] == [("operator:local", "NTP was off")]
         assert eventually(lambda: "clock jumped" not in text_of(browser.get("/")))

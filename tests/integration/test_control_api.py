@@ -115,7 +115,7 @@ def test_a_body_that_does_not_fit_the_schema_is_422_and_says_where(
     assert where in error(response, 422, "invalid_request")["message"]
 
 
-@pytest.mark.parametrize("path", ["/v1/ledger", "/v1/maintenance", "/v1/events", "/v1/watch"])
+@pytest.mark.parametrize("path", ["/v1/audit-log", "/v1/maintenance", "/v1/events", "/v1/watch"])
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "٣", "9223372036854775808", "9" * 30])
 def test_a_page_that_no_page_named_is_400(api: httpx.Client, path: str, after: str) -> None:
     response = api.get(path, params={"after": after})
@@ -123,8 +123,8 @@ def test_a_page_that_no_page_named_is_400(api: httpx.Client, path: str, after: s
 
 
 def test_a_limit_below_one_is_422_and_one_above_the_most_is_cut_down(api: httpx.Client) -> None:
-    error(api.get("/v1/ledger", params={"limit": 0}), 422, "invalid_request")
-    assert api.get("/v1/ledger", params={"limit": 10**30}).status_code == 200
+    error(api.get("/v1/audit-log", params={"limit": 0}), 422, "invalid_request")
+    assert api.get("/v1/audit-log", params={"limit": 10**30}).status_code == 200
 
 
 def test_a_body_over_the_limit_is_413_and_is_read_by_its_sender(api: httpx.Client) -> None:
@@ -170,7 +170,7 @@ def test_a_change_repeated_under_the_same_key_is_made_once(api: httpx.Client, vm
     cancel = {"idempotency-key": f"cancel {vm.name}"}
     canceled = [api.post(f"/v1/maintenance/{made['id']}/cancel", headers=cancel) for _ in range(2)]
     assert [(response.status_code, response.json()["state"]) for response in canceled] == [(200, "canceled")] * 2
-    kinds = [entry["kind"] for entry in api.get("/v1/ledger", params={"maintenance": made["id"]}).json()["items"]]
+    kinds = [entry["kind"] for entry in api.get("/v1/audit-log", params={"maintenance": made["id"]}).json()["items"]]
     assert (kinds.count("scheduled"), kinds.count("canceled")) == (1, 1)
 
 
@@ -192,7 +192,9 @@ def test_a_request_that_failed_may_be_repeated_under_its_key(api: httpx.Client, 
 # Pages
 
 
-@pytest.mark.parametrize(("path", "key"), [("/v1/maintenance", "id"), ("/v1/ledger", "sequence"), ("/v1/events", "id")])
+@pytest.mark.parametrize(
+    ("path", "key"), [("/v1/maintenance", "id"), ("/v1/audit-log", "sequence"), ("/v1/events", "id")]
+)
 def test_the_pages_of_a_list_are_the_list(api: httpx.Client, service: Running, path: str, key: str) -> None:
     for _ in range(5):
         service.event(service.vm())
@@ -269,7 +271,7 @@ def test_what_would_be_announced_is_told_and_nothing_is_done(service: Running) -
     vm = service.vm()
     service.enable(vm)
     with service.operator() as api:
-        before = api.get("/v1/ledger", params={"newest": True, "limit": 1}).json()
+        before = api.get("/v1/audit-log", params={"newest": True, "limit": 1}).json()
         planned = api.post("/v1/maintenance/plan", json=freeze(vm, duration_s=9))
         assert planned.status_code == 200, planned.text
         (item,) = planned.json()["items"]
@@ -278,7 +280,7 @@ def test_what_would_be_announced_is_told_and_nothing_is_done(service: Running) -
         assert [event["resources"] for event in item["events"]] == [[vm.name]]
         assert "id" not in item["events"][0]
         assert item["unwarned_vms"] == []
-        assert api.get("/v1/ledger", params={"newest": True, "limit": 1}).json() == before
+        assert api.get("/v1/audit-log", params={"newest": True, "limit": 1}).json() == before
         made = api.post("/v1/maintenance", json=freeze(vm, duration_s=9)).json()["items"][0]
         assert (made["type"], made["duration_s"], made["notice_s"]) == (item["type"], 9, item["notice_s"])
 

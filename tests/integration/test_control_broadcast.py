@@ -1,4 +1,4 @@
-"""New ledger entries are read once, however many streams follow them."""
+"""New audit log entries are read once, however many streams follow them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def entry(lines: Iterator[str]) -> dict[str, Any]:
 
 
 def newest(api: httpx.Client) -> int:
-    sequence: int = api.get("/v1/ledger", params={"newest": True, "limit": 1}).json()["items"][0]["sequence"]
+    sequence: int = api.get("/v1/audit-log", params={"newest": True, "limit": 1}).json()["items"][0]["sequence"]
     return sequence
 
 
@@ -62,7 +62,7 @@ def test_a_stream_that_is_far_behind_reads_the_store_and_misses_nothing(
         assert next(told) == ": watching"
         for _ in range(4):
             service.event(service.vm())
-        whole = api.get("/v1/ledger", params={"after": str(start), "limit": 1000}).json()["items"]
+        whole = api.get("/v1/audit-log", params={"after": str(start), "limit": 1000}).json()["items"]
         assert [entry(told) for _ in whole] == whole
     with api.stream("GET", "/v1/watch", params={"after": str(start)}) as late:
         lines = late.iter_lines()
@@ -79,6 +79,6 @@ def test_a_selection_chooses_the_same_entries_from_memory_as_from_the_store(
         assert next(lines) == ": watching"
         service.event(other)
         service.event(chosen)
-        expected = api.get("/v1/ledger", params={"after": str(start), "vm": chosen.name}).json()["items"]
+        expected = api.get("/v1/audit-log", params={"after": str(start), "vm": chosen.name}).json()["items"]
         assert expected
         assert [entry(lines) for _ in expected] == expected

@@ -43,7 +43,7 @@ def entries(lines: Iterator[str], count: int) -> list[dict[str, Any]]:
 def test_the_stream_tells_each_change_and_resumes_where_it_was_left(
     api: httpx.Client, service: Running, vm: Vm
 ) -> None:
-    newest = api.get("/v1/ledger", params={"newest": True, "limit": 1}).json()["items"][0]["sequence"]
+    newest = api.get("/v1/audit-log", params={"newest": True, "limit": 1}).json()["items"][0]["sequence"]
     with api.stream("GET", "/v1/watch") as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         event_id = service.event(vm)
@@ -64,7 +64,7 @@ def test_the_stream_tells_each_change_and_resumes_where_it_was_left(
 def test_a_long_history_is_streamed_whole_and_in_order(api: httpx.Client, service: Running) -> None:
     for _ in range(10):
         service.event(service.vm())
-    whole = api.get("/v1/ledger", params={"limit": 1000}).json()["items"]
+    whole = api.get("/v1/audit-log", params={"limit": 1000}).json()["items"]
     with api.stream("GET", "/v1/watch", params={"after": "0"}) as response:
         assert entries(response.iter_lines(), len(whole)) == whole
 
@@ -114,7 +114,7 @@ def test_metrics_count_requests_by_version_and_outcome_on_either_path(
     assert grown("2017-03-01", "POST", 400) == 1
 
 
-def test_metrics_tell_of_documents_approvals_ledger_and_maintenances(
+def test_metrics_tell_of_documents_approvals_audit_log_and_maintenances(
     api: httpx.Client, service: Running, vm: Vm
 ) -> None:
     before = metrics(api)
@@ -129,7 +129,7 @@ def test_metrics_tell_of_documents_approvals_ledger_and_maintenances(
     for state in MaintenanceState:
         assert f'forewarn_maintenances{{state="{state}"}}' in after
     for kind in EntryKind:
-        assert f'forewarn_ledger_entries_total{{kind="{kind}"}}' in after
+        assert f'forewarn_audit_log_entries_total{{kind="{kind}"}}' in after
     for version in VERSIONS:
         assert f'forewarn_requests_total{{method="GET",status="200",version="{version.name}"}}' in after
 

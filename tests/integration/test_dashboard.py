@@ -390,9 +390,9 @@ def test_the_form_shows_what_would_be_announced_and_announces_nothing(service: R
     assert f"{vm.name} is told of {vm.name}" in page
     with service.operator() as api:
         assert vm.name not in api.get("/v1/maintenance").text
-        before = api.get("/v1/ledger", params={"newest": True, "limit": 1}).json()["items"][0]["sequence"]
+        before = api.get("/v1/audit-log", params={"newest": True, "limit": 1}).json()["items"][0]["sequence"]
         browser.send_form("/schedule", step="look", vms=vm.name, type="Freeze")
-        after = api.get("/v1/ledger", params={"newest": True, "limit": 1}).json()["items"][0]["sequence"]
+        after = api.get("/v1/audit-log", params={"newest": True, "limit": 1}).json()["items"][0]["sequence"]
     assert before == after
 
 
@@ -471,10 +471,10 @@ def test_a_form_with_bad_input_says_what_is_wrong_and_loses_nothing(
     assert "<script>alert" not in answer.text
 
 
-# The ledger
+# The audit log
 
 
-def test_the_ledger_is_searched_by_what_people_remember(service: Running, browser: Browser) -> None:
+def test_the_audit_log_is_searched_by_what_people_remember(service: Running, browser: Browser) -> None:
     one, other = seen(service.vm(), service), seen(service.vm(), service)
     made = schedule(service, one)
     foreign = schedule(service, other)
@@ -485,23 +485,23 @@ def test_the_ledger_is_searched_by_what_people_remember(service: Running, browse
         {"maintenance": str(made["id"])},
         {"scope": "", "host": f"host-{one.name}", "since": "1h", "actor": "operator:local"},
     ):
-        page = text_of(browser.get("/ledger", params=fields))
+        page = text_of(browser.get("/audit-log", params=fields))
         assert "the disk came late" in page, fields
         assert str(foreign["id"]) not in page, fields
-    assert "Nothing was found" in text_of(browser.get("/ledger", params={"text": "no such words"}))
-    assert "Nothing was found" in text_of(browser.get("/ledger", params={"vm": one.name, "until": "2020-01-01"}))
+    assert "Nothing was found" in text_of(browser.get("/audit-log", params={"text": "no such words"}))
+    assert "Nothing was found" in text_of(browser.get("/audit-log", params={"vm": one.name, "until": "2020-01-01"}))
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"since": "yesterday"}, "since: 'yesterday' is expected to be a span like 30d"),
-        ({"kind": "explosion"}, "kind 'explosion' is none of the ledger's"),
+        ({"kind": "explosion"}, "kind 'explosion' is none of the audit log's"),
         ({"text": "x" * 257}, "text is longer than 256 characters"),
     ],
 )
 def test_a_search_that_cannot_be_read_says_why(browser: Browser, fields: dict[str, str], words: str) -> None:
-    page = browser.get("/ledger", params=fields)
+    page = browser.get("/audit-log", params=fields)
     assert page.status_code == 200
     assert words in text_of(page)
 
@@ -510,7 +510,7 @@ def test_older_entries_are_a_click_away(service: Running, browser: Browser) -> N
     vm = seen(service.vm(), service)
     for _ in range(60):
         browser.send_form(f"/maintenance/{schedule(service, vm)['id']}/cancel")
-    at, numbers = "/ledger?" + f"vm={vm.name}", []
+    at, numbers = "/audit-log?" + f"vm={vm.name}", []
     while at:
         page = browser.get(at).text
         numbers += [int(found) for found in re.findall(r'id="entry-(\d+)"', page)]

@@ -39,7 +39,7 @@ def logged_in(service: Running, token: str) -> Iterator[Browser]:
 
 def refusals(service: Running) -> list[str]:
     with service.operator() as api:
-        found = api.get("/v1/ledger", params={"kind": "refused", "limit": 1000, "newest": True}).json()["items"]
+        found = api.get("/v1/audit-log", params={"kind": "refused", "limit": 1000, "newest": True}).json()["items"]
     return [f"{entry['actor']} {entry['reason']}" for entry in found]
 
 
@@ -56,7 +56,7 @@ def test_each_role_sees_the_pages_of_its_routes_and_no_other(service: Running, r
                     assert answer.status_code in {200, 403, 404}
             navigation = re.search(r"<nav.*?</nav>", shown, re.DOTALL)
             assert navigation is not None
-            if path in {"/schedule", "/rollouts", "/hosts", "/vms", "/ledger"}:
+            if path in {"/schedule", "/rollouts", "/hosts", "/vms", "/audit-log"}:
                 assert (f'href="{path}"' in navigation[0]) is is_allowed
     if role is Role.TENANT:
         assert wait_for(lambda: any("tenant:test-tenant GET /hosts" in each for each in refusals(service)))
@@ -119,7 +119,15 @@ def test_two_tenants_see_their_own_part_and_nothing_of_each_other(service: Runni
     own = next(e["id"] for e in made["events"] if e["resources"] == [mine.name])
     at = f"/maintenance/{made['id']}"
     with logged_in(service, token_of(service, Role.TENANT, owns={"vms": [mine.name]})) as browser:
-        pages = ["/", "/?by=host", at, f"/vms/{mine.name}", "/vms", "/ledger", f"/ledger?maintenance={made['id']}"]
+        pages = [
+            "/",
+            "/?by=host",
+            at,
+            f"/vms/{mine.name}",
+            "/vms",
+            "/audit-log",
+            f"/audit-log?maintenance={made['id']}",
+        ]
         pages += [f"/search?q={mine.name}", "/search?q=host", "/search?q=vm"]
         assert wait_for(lambda: mine.name in browser.get("/").text), "the board may be half a second old"
         for path in pages:
@@ -151,11 +159,11 @@ def test_two_tenants_see_their_own_part_and_nothing_of_each_other(service: Runni
 
 def test_a_tenant_cannot_search_by_what_it_is_not_shown(service: Running, mine: Vm) -> None:
     with logged_in(service, token_of(service, Role.TENANT, owns={"vms": [mine.name]})) as browser:
-        page = browser.get("/ledger").text
+        page = browser.get("/audit-log").text
         assert 'name="vm"' in page
         for name in ("host", "actor", "text"):
             assert f'name="{name}"' not in page
-            assert f"cannot search by {name}" in text_of(browser.get("/ledger", params={name: "x"}))
+            assert f"cannot search by {name}" in text_of(browser.get("/audit-log", params={name: "x"}))
 
 
 def test_a_tenant_puts_off_a_maintenance_from_its_page(service: Running, mine: Vm) -> None:

@@ -27,7 +27,7 @@ ANN, BOB = (
 
 
 class Entries:
-    """New ledger entries, as pages ask for them."""
+    """New audit log entries, as pages ask for them."""
 
     def __init__(self) -> None:
         self.position = 0

@@ -88,7 +88,7 @@ async def live(store: SqlStore) -> None:
     forced = await made.schedule_one(
         "host-maintenance", NAMES[2], notice=timedelta(days=7), description="Müll \U0001f9f9"
     )
-    await made.engine.start(forced.id, actor="operator:zoë", reason="'); DROP TABLE ledger; --\n\tüber")
+    await made.engine.start(forced.id, actor="operator:zoë", reason="'); DROP TABLE audit_log; --\n\tüber")
     await made.approve_all(NAMES[1])
     await made.advance(minutes(5))
     for name in ("lone", NAMES[3]):
@@ -269,13 +269,15 @@ def test_leases_are_not_copied(source: Database, target: Database) -> None:
 
 def test_the_checksum_tells_a_changed_row_and_not_another_order(source: Database, tmp_path: Path) -> None:
     one = copy_database(source.url, f"sqlite:///{tmp_path / 'one.db'}")
-    rows = "SELECT * FROM ledger ORDER BY sequence DESC"
-    run_sql(source, f"CREATE TABLE other AS {rows}", "DELETE FROM ledger", "INSERT INTO ledger SELECT * FROM other")
+    rows = "SELECT * FROM audit_log ORDER BY sequence DESC"
+    run_sql(
+        source, f"CREATE TABLE other AS {rows}", "DELETE FROM audit_log", "INSERT INTO audit_log SELECT * FROM other"
+    )
     run_sql(source, "DROP TABLE other")
     assert copy_database(source.url, f"sqlite:///{tmp_path / 'two.db'}").tables == one.tables
-    run_sql(source, "UPDATE ledger SET actor = actor || ' ' WHERE sequence = (SELECT max(sequence) FROM ledger)")
+    run_sql(source, "UPDATE audit_log SET actor = actor || ' ' WHERE sequence = (SELECT max(sequence) FROM audit_log)")
     three = copy_database(source.url, f"sqlite:///{tmp_path / 'three.db'}")
-    assert [a.name for a, b in zip(one.tables, three.tables, strict=True) if a != b] == ["ledger"]
+    assert [a.name for a, b in zip(one.tables, three.tables, strict=True) if a != b] == ["audit_log"]
 
 
 @pytest.mark.slow
@@ -313,7 +315,7 @@ def test_a_copy_goes_on_as_its_source_would_have(source: Database, target: Datab
     assert shown[0] == shown[1] == shown[2]
     assert later[0] == later[1] == later[2]
     assert later[0]["event"] != before["event"]
-    assert len(later[0]["ledger"]) > len(before["ledger"]) + 10
+    assert len(later[0]["audit_log"]) > len(before["audit_log"]) + 10
 
 
 # Refused
@@ -324,19 +326,19 @@ def _word(database: Database) -> None:
 
 
 def _moment(database: Database) -> None:
-    run_sql(database, "UPDATE ledger SET at = 'noon'")
+    run_sql(database, "UPDATE audit_log SET at = 'noon'")
 
 
 def _far_moment(database: Database) -> None:
-    run_sql(database, "UPDATE ledger SET at = 4611686018427387904")
+    run_sql(database, "UPDATE audit_log SET at = 4611686018427387904")
 
 
 def _text_as_json(database: Database) -> None:
     run_sql(database, "UPDATE vm SET tags = 'nothing'")
 
 
-def _no_ledger(database: Database) -> None:
-    run_sql(database, "DROP TABLE ledger")
+def _no_audit_log(database: Database) -> None:
+    run_sql(database, "DROP TABLE audit_log")
 
 
 def _pages(database: Database) -> None:
@@ -374,10 +376,10 @@ def _missing(database: Database) -> None:
 
 SOURCES: list[tuple[Callable[[Database], None], type[ForewarnError], str]] = [
     (_word, StoreCorrupt, "is damaged: a row of table maintenance cannot be read"),
-    (_moment, StoreCorrupt, "is damaged: a row of table ledger cannot be read"),
-    (_far_moment, StoreCorrupt, "is damaged: a row of table ledger cannot be read"),
+    (_moment, StoreCorrupt, "is damaged: a row of table audit_log cannot be read"),
+    (_far_moment, StoreCorrupt, "is damaged: a row of table audit_log cannot be read"),
     (_text_as_json, StoreCorrupt, "is damaged: a row of table vm cannot be read"),
-    (_no_ledger, StoreCorrupt, "no such table: ledger"),
+    (_no_audit_log, StoreCorrupt, "no such table: audit_log"),
     (_pages, StoreCorrupt, "is damaged"),
     (_letter, StoreCorrupt, "is damaged or not Forewarn's: file is not a database"),
     (_nothing, StoreCorrupt, "is not Forewarn's"),
@@ -477,7 +479,7 @@ def test_nobody_can_serve_either_of_them_meanwhile(source: Database, target: Dat
                 database.open()
             refused.append(database)
 
-    copy_database(source.url, target.url, tell=Teller(try_to_serve, at=(False, "ledger")))
+    copy_database(source.url, target.url, tell=Teller(try_to_serve, at=(False, "audit_log")))
     assert refused == [source, target]
     for database in (source, target):
         database.open().close()
@@ -538,10 +540,10 @@ def test_a_copy_that_is_broken_off_leaves_the_target_as_it_was(
 
 def test_rows_that_read_differently_are_not_kept(source: Database, target: Database) -> None:
     target.open().close()
-    change = "UPDATE ledger SET actor = 'nobody' WHERE sequence = new.sequence"
-    run_sql(target, f"CREATE TRIGGER t AFTER INSERT ON ledger BEGIN {change}; END")
+    change = "UPDATE audit_log SET actor = 'nobody' WHERE sequence = new.sequence"
+    run_sql(target, f"CREATE TRIGGER t AFTER INSERT ON audit_log BEGIN {change}; END")
     with pytest.raises(
-        StoreCorrupt, match=r"table ledger reads differently in .*target\.db: expected .* nothing was kept"
+        StoreCorrupt, match=r"table audit_log reads differently in .*target\.db: expected .* nothing was kept"
     ):
         copy_database(source.url, target.url)
     assert is_as_before(target, had_schema=True)
@@ -580,10 +582,10 @@ def test_after_a_kill_the_target_is_as_empty_as_before(had_schema: bool, source:
 
 
 def fill(database: Database, rows: int, width: int) -> None:
-    """So many more ledger entries, each with so long a reason."""
+    """So many more audit log entries, each with so long a reason."""
     statement = sa.text(
         "WITH RECURSIVE n(i) AS (SELECT 1000000 UNION ALL SELECT i + 1 FROM n WHERE i < :last) "
-        "INSERT INTO ledger (sequence, at, kind, actor, reason) "
+        "INSERT INTO audit_log (sequence, at, kind, actor, reason) "
         "SELECT i, i, 'queued', 'forewarn', substr(hex(zeroblob(:width)), 1, :width) || i FROM n"
     )
     with database.engine().begin() as connection:
@@ -620,7 +622,7 @@ def test_never_more_rows_are_fetched_than_a_piece_has(source: Database, target: 
     teller, written = Teller(), []
 
     def note(_c: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:  # noqa: ANN401 - the driver's
-        if statement.startswith("INSERT INTO ledger"):
+        if statement.startswith("INSERT INTO audit_log"):
             written.append(len(parameters))
 
     sa.event.listen(sa.Engine, "before_cursor_execute", note)
@@ -649,7 +651,7 @@ print(peak() - before)
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_memory_does_not_grow_with_the_ledger(
+def test_memory_does_not_grow_with_the_audit_log(
     lived: Path, source: Database, server: PostgreSql, tmp_path: Path
 ) -> None:
     """Of the whole process, so with what the drivers hold outside of Python."""
@@ -741,26 +743,26 @@ def test_nobody_can_serve_either_postgresql_database_meanwhile(filled: Database,
                 database.open()
             refused.append(database)
 
-    copy_database(filled.url, empty.url, tell=Teller(try_to_serve, at=(False, "ledger")))
+    copy_database(filled.url, empty.url, tell=Teller(try_to_serve, at=(False, "audit_log")))
     assert refused == [filled, empty]
 
 
-def _forget_the_ledger(database: Database) -> Callable[[], None]:
-    return lambda: run_sql(database, "DELETE FROM ledger", "DELETE FROM vm")
+def _forget_the_audit_log(database: Database) -> Callable[[], None]:
+    return lambda: run_sql(database, "DELETE FROM audit_log", "DELETE FROM vm")
 
 
 def test_what_is_copied_is_one_view_of_a_file(source: Database, target: Database) -> None:
     before = contents(source)
-    copy_database(source.url, target.url, tell=Teller(_forget_the_ledger(source), at=(False, "host")))
-    assert contents(source)["ledger"] == []
+    copy_database(source.url, target.url, tell=Teller(_forget_the_audit_log(source), at=(False, "host")))
+    assert contents(source)["audit_log"] == []
     assert contents(target) == before
 
 
 @pytest.mark.slow
 def test_what_is_copied_is_one_view_of_postgresql(filled: Database, target: Database) -> None:
     before = contents(filled)
-    copy_database(filled.url, target.url, tell=Teller(_forget_the_ledger(filled), at=(False, "host")))
-    assert contents(filled)["ledger"] == []
+    copy_database(filled.url, target.url, tell=Teller(_forget_the_audit_log(filled), at=(False, "host")))
+    assert contents(filled)["audit_log"] == []
     assert contents(target) == before
 
 
@@ -769,7 +771,7 @@ def test_a_postgresql_target_that_holds_anything_is_refused(
     source: Database, filled: Database, empty: Database
 ) -> None:
     before = contents(filled)
-    run_sql(source, "DELETE FROM ledger")
+    run_sql(source, "DELETE FROM audit_log")
     with pytest.raises(Conflict, match=r"is not empty, its table .* has rows"):
         copy_database(source.url, filled.url)
     assert contents(filled) == before
@@ -790,7 +792,7 @@ def test_a_postgresql_source_that_cannot_be_copied_is_refused(
         copy_database(filled.url, target.url)
     with filled.engine().begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = :head"), {"head": HEAD})
-        connection.exec_driver_sql("DROP TABLE ledger")
+        connection.exec_driver_sql("DROP TABLE audit_log")
     with pytest.raises(StoreCorrupt, match="is damaged or not Forewarn's"):
         copy_database(filled.url, target.url)
     assert is_as_before(target)
@@ -837,7 +839,7 @@ def test_a_full_disk_of_postgresql_leaves_nothing_behind(source: Database, serve
         run_sql(
             target,
             f"CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$",
-            "CREATE TRIGGER t BEFORE INSERT ON ledger FOR EACH ROW EXECUTE FUNCTION full_disk()",
+            "CREATE TRIGGER t BEFORE INSERT ON audit_log FOR EACH ROW EXECUTE FUNCTION full_disk()",
         )
         with pytest.raises(StoreUnavailable, match="cannot be used now: could not extend file: No space left"):
             copy_database(source.url, target.url)
@@ -863,7 +865,7 @@ def test_a_copy_that_has_lost_its_lock_is_not_kept(
         "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())) AS held"
     )
     with pytest.raises(StoreUnavailable, match=r"terminating connection|closed"):
-        copy_database(filled.url, empty.url, tell=Teller(lambda: run_sql(database, end), at=(False, "ledger")))
+        copy_database(filled.url, empty.url, tell=Teller(lambda: run_sql(database, end), at=(False, "audit_log")))
     assert is_as_before(empty)
 
 
@@ -940,9 +942,9 @@ def test_copy_upgrades_a_source_when_it_is_told_to(cli: Cli, source: Database, t
 
 
 def test_progress_is_told_in_words() -> None:
-    progress = Progress(is_comparing=False, table="ledger", rows_done=1200, rows=1_000_000)
-    assert progress_line(progress) == "copying ledger: 1,200 of 1,000,000 rows"
-    assert progress_line(replace(progress, is_comparing=True)).startswith("comparing ledger")
+    progress = Progress(is_comparing=False, table="audit_log", rows_done=1200, rows=1_000_000)
+    assert progress_line(progress) == "copying audit_log: 1,200 of 1,000,000 rows"
+    assert progress_line(replace(progress, is_comparing=True)).startswith("comparing audit_log")
 
 
 def test_a_wrong_url_is_a_matter_of_usage_and_says_which(cli: Cli, source: Database) -> None:
@@ -964,7 +966,7 @@ def test_show_tells_what_a_served_file_holds(cli: Cli, source: Database) -> None
     assert told["size_bytes"] >= source.path.stat().st_size
     assert f"schema    {HEAD} (the newest)" in words
     assert re.search(r"^lease +nobody$", words, re.MULTILINE)
-    assert re.search(rf"^ledger +{rows['ledger']}$", words, re.MULTILINE)
+    assert re.search(rf"^audit_log +{rows['audit_log']}$", words, re.MULTILINE)
 
 
 def test_show_tells_that_a_schema_is_old_and_leaves_it(cli: Cli, source: Database) -> None:
@@ -1052,7 +1054,7 @@ class Reader:
         assert self.service is not None
         self.shown.append(
             {noun: self.service.forewarn(noun, "list") for noun in ("vm", "maintenance", "event")}
-            | {"ledger": self.service.forewarn("ledger")}
+            | {"audit_log": self.service.forewarn("audit_log")}
         )
 
 

@@ -57,23 +57,23 @@ def test_the_same_words_choose_a_part_of_each_list(api: httpx.Client, vm: Vm, ap
     (m,) = items(api, "/v1/maintenance", vm=vm.name)
     assert [e["id"] for e in items(api, "/v1/events", vm=vm.name, since=m["created_at"])] == [approved]
     assert items(api, "/v1/events", vm=vm.name, status=["Canceled", "Withdrawn"]) == []
-    kinds = [e["kind"] for e in items(api, "/v1/ledger", vm=vm.name, maintenance=m["id"])]
+    kinds = [e["kind"] for e in items(api, "/v1/audit-log", vm=vm.name, maintenance=m["id"])]
     assert kinds[:2] == ["scheduled", "approved"]
-    (entry,) = items(api, "/v1/ledger", vm=vm.name, kind="approved")
+    (entry,) = items(api, "/v1/audit-log", vm=vm.name, kind="approved")
     assert entry["event_id"] == approved
-    assert items(api, "/v1/ledger", actor=f"vm:{vm.name}")[0] == entry
-    assert items(api, "/v1/ledger", vm=vm.name, kind="approved", until=entry["at"]) == []
+    assert items(api, "/v1/audit-log", actor=f"vm:{vm.name}")[0] == entry
+    assert items(api, "/v1/audit-log", vm=vm.name, kind="approved", until=entry["at"]) == []
     assert [each["id"] for each in items(api, "/v1/maintenance", actor=f"vm:{vm.name}", type="Freeze")] == [m["id"]]
     assert items(api, "/v1/maintenance", vm=vm.name, source="User") == []
 
 
 def test_the_last_of_a_part_come_page_by_page_too(api: httpx.Client, vm: Vm, approved: str) -> None:
     assert approved
-    whole = [e["sequence"] for e in items(api, "/v1/ledger", vm=vm.name)]
-    page = api.get("/v1/ledger", params={"vm": vm.name, "newest": True, "limit": 2}).json()
+    whole = [e["sequence"] for e in items(api, "/v1/audit-log", vm=vm.name)]
+    page = api.get("/v1/audit-log", params={"vm": vm.name, "newest": True, "limit": 2}).json()
     assert [e["sequence"] for e in page["items"]] == whole[-2:]
     before = {"vm": vm.name, "newest": True, "before": page["next"]}
-    assert [e["sequence"] for e in api.get("/v1/ledger", params=before).json()["items"]] == whole[:-2]
+    assert [e["sequence"] for e in api.get("/v1/audit-log", params=before).json()["items"]] == whole[:-2]
 
 
 def test_the_stream_tells_only_what_is_chosen(api: httpx.Client, service: Running, vm: Vm) -> None:
@@ -98,7 +98,7 @@ def test_the_stream_tells_only_what_is_chosen(api: httpx.Client, service: Runnin
     ],
 )
 def test_a_part_that_nobody_can_mean_is_refused(api: httpx.Client, params: dict[str, str]) -> None:
-    assert api.get("/v1/ledger", params=params).status_code in {400, 422}
+    assert api.get("/v1/audit-log", params=params).status_code in {400, 422}
 
 
 def test_no_time_lies_between_moments_in_the_wrong_order(api: httpx.Client) -> None:

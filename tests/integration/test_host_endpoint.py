@@ -130,7 +130,7 @@ def test_a_host_shows_what_the_control_plane_says_and_passes_approvals_on(servic
         assert host.approve(DB_0, event["EventId"]).status == 400  # it was never shown to it
         assert host.approve(WEB_0, event["EventId"]).status == 200
         wait_for(lambda: host.document(WEB_0)["Events"][0]["EventStatus"] == "Started")
-        entries = service.forewarn("ledger", "--maintenance", made["id"])
+        entries = service.forewarn("audit-log", "--maintenance", made["id"])
         [approved] = [entry for entry in entries if entry["kind"] == "approved"]
         assert (approved["actor"], approved["source_address"], approved["api_version"]) == (
             "vm:web-0",
@@ -207,14 +207,14 @@ def test_a_token_sees_its_own_host_only_and_may_be_revoked(service: Served, tmp_
             client.post("/v1/hosts/host-1/requests", json={"vms": {"web-1": "2026-01-01T00:00:00Z"}}),
         ]
         assert [answer.status_code for answer in others] == [403] * 5
-        operators = [client.get("/v1/vms"), client.post("/v1/hosts/host-1/tokens"), client.get("/v1/ledger")]
+        operators = [client.get("/v1/vms"), client.post("/v1/hosts/host-1/tokens"), client.get("/v1/audit-log")]
         assert [answer.status_code for answer in operators] == [403] * 3
         assert client.post("/v1/hosts/host-1/requests", json={"vms": {}}).status_code == 200
         [known] = service.forewarn("host", "tokens", "host-1")
         assert "token" not in {name for name, value in known.items() if value is not None}
         service.forewarn("host", "revoke-token", "host-1", known["id"], "--yes")
         assert client.post("/v1/hosts/host-1/requests", json={"vms": {}}).status_code == 401
-    kinds = [entry["kind"] for entry in service.forewarn("ledger")]
+    kinds = [entry["kind"] for entry in service.forewarn("audit-log")]
     assert {"token-created", "token-revoked"} <= set(kinds)
 
 

@@ -42,7 +42,7 @@ class Verdict:
     """The service's own account, held against what its clients were told."""
 
     def __init__(self, client: httpx.Client) -> None:
-        self.entries = read_all(client, "/v1/ledger")
+        self.entries = read_all(client, "/v1/audit-log")
         self.maintenances = {m["id"]: m for m in read_all(client, "/v1/maintenance")}
         self.by_kind = {kind: [e for e in self.entries if e["kind"] == kind] for kind in (*ONCE, "approved")}
 
@@ -66,12 +66,12 @@ class Verdict:
 
     def _check_approvals(self, told: Remembered) -> None:
         """R49, invariant 5: a 200 means that it is on disk, unless the event had started before."""
-        in_ledger = Counter(e["event_id"] for e in self.by_kind["approved"])
-        assert max(in_ledger.values(), default=1) == 1
+        in_audit_log = Counter(e["event_id"] for e in self.by_kind["approved"])
+        assert max(in_audit_log.values(), default=1) == 1
         started_at = {e["maintenance_id"]: at(e["at"]) for e in self.by_kind["started"]}
         maintenance_of = {e["id"]: m["id"] for m in self.maintenances.values() for e in m["events"]}
         for event_id, moment in told.approved.items():
-            if event_id not in in_ledger:
+            if event_id not in in_audit_log:
                 assert started_at[maintenance_of[event_id]] <= moment, f"the approval of {event_id} was lost"
 
     def _check_starts(self) -> None:

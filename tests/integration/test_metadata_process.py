@@ -149,7 +149,7 @@ def test_an_approval_is_on_disk_and_shown_when_it_is_answered(tmp_path: Path, in
         assert vm.approve("11111111-2222-3333-4444-555555555555") == 400
         assert vm.approve(event) == 200
         assert [each["EventStatus"] for each in vm.events] == ["Started"]
-        entries = http.get("/v1/ledger", params={"limit": 100}).json()["items"]
+        entries = http.get("/v1/audit-log", params={"limit": 100}).json()["items"]
         approved = next(entry for entry in entries if entry["kind"] == "approved")
         assert (approved["maintenance_id"], approved["vm"], approved["source_address"]) == (id_, "one", ONE)
         assert approved["api_version"] == "2020-07-01"

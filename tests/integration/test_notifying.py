@@ -87,7 +87,7 @@ def test_a_receiver_is_told_of_a_whole_life_in_order_and_can_verify_it(
         Webhook(made["secret"]).verify(hook.taken[0].body + b" ", hook.taken[0].headers)
     assert "secret" in made
     assert shown(api)["secret"] is None
-    assert made["secret"] not in api.get("/v1/ledger", params={"newest": True}).text
+    assert made["secret"] not in api.get("/v1/audit-log", params={"newest": True}).text
 
 
 def test_two_tenants_are_told_of_their_own_events_only(service: Running, api: httpx.Client, hook: Receiver) -> None:
@@ -250,7 +250,7 @@ def test_a_secret_is_shown_once_and_never_again(
     api.post("/v1/subscriptions/chat/test")
     live(service, vm)
     assert eventually(lambda: len(hook.taken) == 5)
-    paths = ["subscriptions", "subscriptions/chat", "subscriptions/chat/deliveries", "ledger?newest=true"]
+    paths = ["subscriptions", "subscriptions/chat", "subscriptions/chat/deliveries", "audit-log?newest=true"]
     shown_now = [api.get(f"/v1/{path}").text for path in paths] + [api.get("/metrics").text, caplog.text]
     shown_now.append(api.post("/v1/subscriptions/chat/pause").text)
     shown_now += [got.body.decode() for got in hook.got]

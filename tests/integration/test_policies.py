@@ -111,7 +111,7 @@ def test_a_maintenance_is_deferred_up_to_its_latest_start_and_once_under_a_key(
     shown = document(tenants, "web-1")
     assert shown["DocumentIncarnation"] == incarnation + 1
     assert [event["NotBefore"] for event in shown["Events"]] == ["Tue, 01 Jan 2030 02:15:00 GMT"]
-    entries = api.get("/v1/ledger", params={"maintenance": made["id"]}).json()["items"]
+    entries = api.get("/v1/audit-log", params={"maintenance": made["id"]}).json()["items"]
     (entry,) = [each for each in entries if each["kind"] == "deferred"]
     assert (entry["actor"], entry["reason"].endswith(": not now")) == ("operator:local", True)
     assert api.post(url, json={"not_before": "2030-01-01T04:00:00Z"}).json()["deferrals"] == 2
@@ -148,7 +148,7 @@ def test_a_tenant_puts_off_what_hits_its_vms_and_is_told_nothing_of_others(tenan
         assert me.post(f"{url}/extend", json={"by_s": 60}).json()["extensions"] == 2, "there is one only that it can be"
     named = api.post("/v1/tokens", json={"name": "neighbour", "role": "tenant", "vms": ["night"]}).json()["token"]
     with client_of(tenants, named) as neighbour:
-        entries = neighbour.get("/v1/ledger", params={"maintenance": made["id"]}).json()["items"]
+        entries = neighbour.get("/v1/audit-log", params={"maintenance": made["id"]}).json()["items"]
         told = [(each["actor"], each["reason"]) for each in entries if each["kind"] in {"deferred", "extended"}]
         assert told == [("tenant", None)] * 3
 

@@ -88,8 +88,8 @@ class Replicas:
     def shows(self, number: int, vm: int, status: str) -> bool:
         return [event["EventStatus"] for event in self.ask(number, vm)["Events"]] == [status]
 
-    def ledger(self, number: int, maintenance_id: str) -> list[str]:
-        entries = self.running[number].forewarn("ledger", "--maintenance", maintenance_id)
+    def audit_log(self, number: int, maintenance_id: str) -> list[str]:
+        entries = self.running[number].forewarn("audit-log", "--maintenance", maintenance_id)
         return [entry["kind"] for entry in entries]
 
 
@@ -119,7 +119,7 @@ def test_what_one_is_told_all_show_and_one_carries_out(replicas: Replicas) -> No
     assert replicas.approve(2, 1, documents[2]["Events"][0]["EventId"]) == 200
     for number in range(3):
         wait_for(lambda number=number: replicas.ask(number, 1) == {"DocumentIncarnation": 4, "Events": []})
-    kinds = replicas.ledger(0, made["id"])
+    kinds = replicas.audit_log(0, made["id"])
     assert kinds == ["scheduled", "approved", "started", "impacted", "completed"]
 
 
@@ -167,7 +167,7 @@ def test_when_the_one_that_carries_out_is_killed_another_does(replicas: Replicas
     other = wait_for(lambda: replicas.leader(not_among=(first,)) is not None) and replicas.leader(not_among=(first,))
     assert other is not None
     wait_for(lambda: replicas.ask(other, 1)["Events"] == [])
-    assert replicas.ledger(other, made["id"]) == ["scheduled", "started", "impacted", "completed"]
+    assert replicas.audit_log(other, made["id"]) == ["scheduled", "started", "impacted", "completed"]
 
 
 def test_one_that_was_halted_acts_no_more_when_it_wakes(replicas: Replicas) -> None:
@@ -190,7 +190,7 @@ def test_one_that_was_halted_acts_no_more_when_it_wakes(replicas: Replicas) -> N
     wait_for(lambda: replicas.ask(first, 1)["Events"] == [])
     time.sleep(1.5)
     assert replicas.leader() == other
-    assert replicas.ledger(first, made["id"]) == ["scheduled", "started", "impacted", "completed"]
+    assert replicas.audit_log(first, made["id"]) == ["scheduled", "started", "impacted", "completed"]
     assert replicas.ask(first, 1)["DocumentIncarnation"] == replicas.ask(other, 1)["DocumentIncarnation"] == 4
 
 
@@ -206,7 +206,7 @@ def test_replicas_go_on_while_the_next_version_migrates(replicas: Replicas, data
             [event] = wire.ask(get()).json["Events"]
         assert replicas.approve(2, 1, event["EventId"]) == 200
         wait_for(lambda: replicas.ask(1, 1)["Events"] == [])
-    assert replicas.ledger(0, made["id"]) == ["scheduled", "approved", "started", "impacted", "completed"]
+    assert replicas.audit_log(0, made["id"]) == ["scheduled", "approved", "started", "impacted", "completed"]
 
 
 def test_one_that_stops_hands_over(replicas: Replicas) -> None:
@@ -230,4 +230,4 @@ def test_without_the_database_documents_are_served_and_nothing_is_promised(
     assert wait_for(lambda: replicas.approve(2, 1, event_id) == 200)
     for number in range(3):
         wait_for(lambda number=number: replicas.ask(number, 1)["Events"] == [])
-    assert replicas.ledger(0, made["id"]) == ["scheduled", "approved", "started", "impacted", "completed"]
+    assert replicas.audit_log(0, made["id"]) == ["scheduled", "approved", "started", "impacted", "completed"]

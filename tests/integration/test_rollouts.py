@@ -105,7 +105,7 @@ def test_hosts_have_their_turn_and_fault_domains_are_never_hit_together(service:
     assert set(states(service, rollout).values()) == {"done", "completed"}
     ends = {m["hosts"][0]: (m["started_at"], m["ended_at"]) for m in service.forewarn("maintenance", "list")}
     assert ends["h1"][1] <= ends["h2"][0]
-    reasons = [e["reason"] for e in service.forewarn("ledger", "--all") if e["kind"] == "rollout"]
+    reasons = [e["reason"] for e in service.forewarn("audit-log", "--all") if e["kind"] == "rollout"]
     assert [reason.rpartition("' ")[2] for reason in reasons] == ["started: 5 hosts", "completed"]
 
 

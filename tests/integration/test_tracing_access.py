@@ -77,7 +77,7 @@ def test_a_stranger_is_in_a_trace_of_its_own_and_is_refused_as_ever(traced: Runn
     with traced.operator() as operator:
 
         def refused() -> list[Any]:
-            return [e for e in operator.get("/v1/ledger").json()["items"] if e["kind"] == "refused"]
+            return [e for e in operator.get("/v1/audit-log").json()["items"] if e["kind"] == "refused"]
 
         wait_for(refused)
     refused_in = {span.trace for span in spans_of(told, "/v1/whoami", 2)}

@@ -83,7 +83,7 @@ def test_the_same_holds_for_hundreds_of_agents_over_hours(seed: int) -> None:
 def test_a_run_follows_from_its_seed() -> None:
     def live() -> tuple[dict[str, list[Fact]], list[object]]:
         region, _ = run(7, 12, 900)
-        return {name: machine.history for name, machine in region.machines.items()}, list(region.ledger())
+        return {name: machine.history for name, machine in region.machines.items()}, list(region.audit_log())
 
     assert live() == live()
 

@@ -128,7 +128,7 @@ async def happen(made: Simulated, flaky: Flaky, chance: random.Random) -> None:
 
 
 async def test_an_actuator_that_gets_through_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No entry of the ledger says it."""
+    """No entry of the audit log says it."""
     flaky = Flaky(impact_after=minutes(5))
     made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=flaky)
     monkeypatch.setattr(boards, "take", _never)

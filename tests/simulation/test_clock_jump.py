@@ -172,7 +172,7 @@ async def test_a_restart_does_not_forget_it_and_another_replica_s_confirmation_c
     assert after.state(made) is not MaintenanceState.SCHEDULED
 
 
-async def test_a_clock_that_was_set_back_while_the_service_was_down_is_found_by_the_ledger() -> None:
+async def test_a_clock_that_was_set_back_while_the_service_was_down_is_found_by_the_audit_log() -> None:
     world = await World().begin()
     world.clock.ahead = -20 * MINUTE
     after = await World(world.store, world.clock).begin()

@@ -202,7 +202,7 @@ async def test_two_maintenances_of_one_vm_never_run_at_once() -> None:
     assert dict(made.story(second))[K.STARTED] == minutes(10)
 
 
-async def test_a_forced_start_stands_in_the_ledger_with_its_reason() -> None:
+async def test_a_forced_start_stands_in_the_audit_log_with_its_reason() -> None:
     made = await world()
     maintenance = await made.schedule_one("host-maintenance", "db")
     await made.engine.start(maintenance.id, actor="operator:ann", reason="fire")
@@ -238,7 +238,7 @@ async def test_a_reboot_that_turns_out_as_a_freeze_shows_as_a_reboot_to_its_end(
     assert made.read(lambda reader: reader.vms(name="db"))[0].power_state == "running"
 
 
-async def test_further_impacts_are_in_the_ledger_and_in_no_document() -> None:
+async def test_further_impacts_are_in_the_audit_log_and_in_no_document() -> None:
     """R43, R80."""
     made = await world()
     maintenance: Maintenance = await made.schedule_one("live-migration", "db")

@@ -1,4 +1,4 @@
-"""What a host with its own token may put into a scope, and what the ledger keeps of it."""
+"""What a host with its own token may put into a scope, and what the audit log keeps of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_a_host_joins_no_scope_of_others_where_the_setting_is_off() -> Non
     await made.engine.apply_host(INTRUDER, actor="host:host-2", is_host=True)
 
 
-async def test_the_ledger_names_the_vms_that_a_host_puts_into_a_scope() -> None:
+async def test_the_audit_log_names_the_vms_that_a_host_puts_into_a_scope() -> None:
     made = await simulated(DECLARED, enabled=())
     await made.engine.apply_host(INTRUDER, actor="host:host-2", is_host=True)
     entry = made.entries()[-1]
@@ -46,7 +46,7 @@ async def test_the_ledger_names_the_vms_that_a_host_puts_into_a_scope() -> None:
     assert reason == f"host host-1: 7 added, 0 changed, 0 removed; joined scopes: {names}"
 
 
-async def test_the_ledger_tells_a_confirmed_removal_from_others() -> None:
+async def test_the_audit_log_tells_a_confirmed_removal_from_others() -> None:
     declared = inventory(
         *(vm(f"vm-{n}", host=f"host-{n % 2}") for n in range(3)),
         vm("web-0", scope="web", host="host-1"),
@@ -64,7 +64,7 @@ async def test_the_ledger_tells_a_confirmed_removal_from_others() -> None:
     assert made.entries()[-1].reason == f"0 added, 0 changed, 3 removed; removal confirmed: {removed}"
 
 
-async def test_the_ledger_marks_a_removal_that_was_confirmed_for_one_host() -> None:
+async def test_the_audit_log_marks_a_removal_that_was_confirmed_for_one_host() -> None:
     made = await simulated(inventory(*(vm(f"vm-{n}") for n in range(3)), hosts=("host-1",)), enabled=())
     await made.engine.apply_host(HostDeclaration(host="host-1", vms=(vm("vm-0"),)), actor="operator:ann")
     reason = "host host-1: 0 added, 0 changed, 2 removed; removal confirmed: 2 VMs"

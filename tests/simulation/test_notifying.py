@@ -115,7 +115,7 @@ def kept(world: Simulated, state: DeliveryState) -> list[Any]:
 LIFE = ["scheduled", "started", "completed"]
 
 
-async def test_everything_is_told_once_and_the_cursor_is_where_the_ledger_ends() -> None:
+async def test_everything_is_told_once_and_the_cursor_is_where_the_audit_log_ends() -> None:
     world, inbox = await simulated(WORLD), Inbox()
     await subscribe(world)
     async with notifying(world, inbox):

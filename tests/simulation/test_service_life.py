@@ -195,7 +195,7 @@ async def test_old_history_is_forgotten_and_the_rest_stays() -> None:
     assert again.id not in {old.id, young.id}
 
 
-async def test_the_oldest_history_is_forgotten_where_the_ledger_is_too_long_and_each_sweep_tells_it_once() -> None:
+async def test_the_oldest_history_is_forgotten_where_the_audit_log_is_too_long_and_each_sweep_tells_it_once() -> None:
     made = await simulated(DECLARED, pace=Pace(entries_max=3))
     old = await made.schedule_one("user-redeploy", "db")
     await made.advance(timedelta(minutes=40))

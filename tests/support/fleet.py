@@ -1,7 +1,7 @@
 """A small cloud under a random load, with every check that can be made from outside after each step.
 
 What is checked here is said once more in other words than in the code: from what VMs were shown, from what approvals
-returned, and from the ledger.
+returned, and from the audit log.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from forewarn.store import SqlStore
 from forewarn.util.ids import SeededIds
 from forewarn.wire.imds import Dialect
 from tests.support.faults import FaultyActuator, FaultyStore, ProcessDied
-from tests.support.lives import FINAL, check_ledger, check_starts
+from tests.support.lives import FINAL, check_audit_log, check_starts
 from tests.support.simulated import OPEN, Simulated, inventory
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import availability_set, scale_set, vm
@@ -119,7 +119,7 @@ class Fleet:
             each.name: self.rng.choice(["silent", "watches", "approves", "repeats", "mixes", "pries"])
             for each in self.vms
         }
-        self.ledger: list[Entry] = []
+        self.audit_log: list[Entry] = []
 
     async def begin(self) -> None:
         await self.made.engine.apply_inventory(inventory(*self.vms, scopes=self.scopes), "f", actor="operator:ann")
@@ -292,9 +292,9 @@ class Fleet:
             entries: list[Entry] = reader.entries(limit=1_000_000).items
             maintenances: list[Maintenance] = reader.maintenances(limit=1_000_000).items
             events = reader.events_of(m.id for m in maintenances)
-        assert entries[: len(self.ledger)] == self.ledger, "the ledger was rewritten"
-        self.ledger = entries
-        check_ledger(entries)
+        assert entries[: len(self.audit_log)] == self.audit_log, "the audit log was rewritten"
+        self.audit_log = entries
+        check_audit_log(entries)
         check_starts(maintenances, events, entries, self.made.rules)
         self._check_approvals(entries)
         self._check_audiences(events)
@@ -344,5 +344,5 @@ class Fleet:
         assert self._active() == [], "something never came to an end"
         for ids in self.scheduled.values():
             for id_ in ids:
-                (final,) = [e.kind for e in self.ledger if e.maintenance_id == id_ and e.kind in FINAL]
+                (final,) = [e.kind for e in self.audit_log if e.maintenance_id == id_ and e.kind in FINAL]
                 assert final in FINAL

@@ -1,4 +1,4 @@
-"""What must hold of a ledger and of the maintenances beside it, whatever happened."""
+"""What must hold of an audit log and of the maintenances beside it, whatever happened."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Rules
 from forewarn.core.model import Entry, EntryKind, Event, EventType, Maintenance, MaintenanceState
 
-__all__ = ["FINAL", "check_ledger", "check_starts"]
+__all__ = ["FINAL", "check_audit_log", "check_starts"]
 
 K = EntryKind
 FINAL = {K.COMPLETED, K.CANCELED, K.FAILED}
 
 
-def check_ledger(entries: list[Entry]) -> None:
+def check_audit_log(entries: list[Entry]) -> None:
     """In order, and one life for each maintenance: each state once, impact and end after a start (R75 to R79, R82)."""
     assert [e.sequence for e in entries] == sorted({e.sequence for e in entries})
     assert [e.at for e in entries] == sorted(e.at for e in entries)

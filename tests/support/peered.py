@@ -238,7 +238,7 @@ def free_port(address: str) -> int:
 
 @dataclass(frozen=True)
 class Approval:
-    """One approval, as the ledger has it."""
+    """One approval, as the audit log has it."""
 
     vm: str
     at: datetime
@@ -267,7 +267,7 @@ def schedule(service: Served, *vms: str, notice_s: int = 900) -> str:
 
 def approvals(service: Served, maintenance_id: str) -> list[Approval]:
     """Who approved, in order."""
-    entries = operate(service, f"/v1/ledger?maintenance={maintenance_id}")["items"]
+    entries = operate(service, f"/v1/audit-log?maintenance={maintenance_id}")["items"]
     return [
         Approval(entry["vm"], datetime.fromisoformat(entry["at"])) for entry in entries if entry["kind"] == "approved"
     ]

@@ -176,7 +176,7 @@ class Simulated:
         return [entry for entry in found if of is None or entry.maintenance_id == of.id]
 
     def story(self, of: Maintenance, since: datetime = NOW) -> list[tuple[EntryKind, timedelta]]:
-        """What the ledger tells of a maintenance, with the time since `since`."""
+        """What the audit log tells of a maintenance, with the time since `since`."""
         return [(entry.kind, entry.at - since) for entry in self.entries(of)]
 
 

@@ -75,8 +75,8 @@ def test_every_metric_of_an_endpoint_stands_in_the_page_of_metrics() -> None:
     assert {name for name in named if f"`{name}`" not in build_docs.metrics()} == set()
 
 
-def test_every_kind_of_ledger_entry_stands_in_its_page() -> None:
-    page = surroundings.ledger()
+def test_every_kind_of_audit_log_entry_stands_in_its_page() -> None:
+    page = surroundings.audit_log()
     assert [kind for kind in EntryKind if f"| `{kind}` | " not in page] == []
 
 

@@ -1,4 +1,4 @@
-"""What commands share with the system around them: exit statuses, variables, files; and the kinds of ledger entries."""
+"""Exit statuses, environment variables and files of the commands; and the kinds of audit log entries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from forewarn.util.secrets import TOKEN_FILE
 from tools.commands import leaves, nouns, words_of
 from tools.reference.plain import row, table
 
-__all__ = ["EXIT_STATUSES", "FILES", "endpoint_metrics", "environment", "exit_statuses", "files", "ledger", "variables"]
+__all__ = [
+    "EXIT_STATUSES",
+    "FILES",
+    "audit_log",
+    "endpoint_metrics",
+    "environment",
+    "exit_statuses",
+    "files",
+    "variables",
+]
 
 ROOT = Path(__file__).parents[2]
 
@@ -153,11 +162,11 @@ def files() -> str:
     return text
 
 
-def ledger() -> str:
-    """Every kind of ledger entry."""
+def audit_log() -> str:
+    """Every kind of audit log entry."""
     text = (
-        "# Ledger\n\nEverything that happened, append-only: `forewarn ledger`, `GET /v1/ledger`, and as it happens "
-        "`forewarn ledger --follow`,\n`GET /v1/watch`. An entry has a sequence number, a time, who did it "
+        "# Audit log\n\nEverything that happened, append-only: `forewarn audit-log`, `GET /v1/audit-log`, and as it "
+        "happens `forewarn audit-log --follow`,\n`GET /v1/watch`. An entry has a sequence number, a time, who did it "
         "(`actor`), and what it is about.\n\n"
     )
     text += table("kind", "what happened")

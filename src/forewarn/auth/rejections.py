@@ -1,8 +1,8 @@
-"""Rejected calls: counts per address, and selection of those recorded in the ledger.
+"""Rejected calls: counts per address, and selection of those recorded in the audit log.
 
-Two things are limited per address and minute: calls without a valid token, after which such calls get 429, and ledger
-entries, after which the rest is counted and recorded as one entry when the minute is over. An address is an IPv4
-address or an IPv6 /64, the usual share of one customer. The number of addresses is limited; the count of an evicted
+Two things are limited per address and minute: calls without a valid token, after which such calls get 429, and
+audit log entries, after which the rest is counted and recorded as one entry when the minute is over. An address is an
+IPv4 address or an IPv6 /64, the usual share of one customer. The number of addresses is limited; the count of an evicted
 address is recorded without its name.
 
 Minutes follow this machine's uptime even if the service's clock is virtual, since floods come in real time.
@@ -67,7 +67,7 @@ class Refusals:
         return window.began_s + _WINDOW_S - now_s if window.failures > self._failures_max else None
 
     def refuse(self, entry: Entry, now_s: float) -> Entry | None:
-        """Return the entry if this call is to be recorded in the ledger; None if it is only counted."""
+        """Return the entry if this call is to be recorded in the audit log; None if it is only counted."""
         window = self._window(entry.source_address or "", now_s)
         if now_s - self._total.began_s >= _WINDOW_S:
             self._total = _Window(began_s=now_s)

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 CSV_COLUMNS = {
-    "ledger": "sequence at kind actor maintenance_id event_id scope vm source_address api_version reason",
+    "audit-log": "sequence at kind actor maintenance_id event_id scope vm source_address api_version reason",
     "events": "id maintenance_id scope resources update_domain status type not_before approved_at approved_by",
     "maintenances": "id request_id state cause type impact source description duration_s notice_s not_before "
     "moved_from moved_by created_at started_at impacted_at ended_at force_reason latest_start deferrals extensions "

@@ -28,7 +28,7 @@ def add_clock(app: typer.Typer) -> None:
     def confirm(
         connection: Connection,
         output: Output,
-        reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the ledger.")] = "",
+        reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit log.")] = "",
     ) -> None:
         """Trust a clock that has jumped.
 

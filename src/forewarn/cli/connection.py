@@ -116,7 +116,7 @@ class Connection:
                 left -= len(items)
 
     def last(self, path: str, count: int, **params: object) -> list[dict[str, Any]]:
-        """Return the last `count` items of the ledger or fewer, oldest first."""
+        """Return the last `count` items of the audit log or fewer, oldest first."""
         found: list[dict[str, Any]] = []
         before: str | None = None
         while len(found) < count:
@@ -211,7 +211,7 @@ class Connection:
     def watch(
         self, after: int, notice: Callable[[str], None] = lambda _line: None, **params: object
     ) -> Iterator[dict[str, Any]]:
-        """Yield ledger entries after that sequence number as they are written, without end.
+        """Yield audit log entries after that sequence number as they are written, without end.
 
         A broken connection is replaced, and continues after the last entry seen.
 

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from forewarn.cli.about import add_demo, add_version
 from forewarn.cli.agent import add_agent
+from forewarn.cli.audit_log import add_audit_log
 from forewarn.cli.clock import add_clock
 from forewarn.cli.command import BROKEN_PIPE
 from forewarn.cli.completion import ASKED, add_completion, answer
@@ -28,7 +29,6 @@ from forewarn.cli.event import add_event
 from forewarn.cli.fault import add_fault
 from forewarn.cli.host import add_host
 from forewarn.cli.inventory import add_inventory
-from forewarn.cli.ledger import add_ledger
 from forewarn.cli.limit import add_limit
 from forewarn.cli.maintenance import add_maintenance
 from forewarn.cli.openapi import add_openapi
@@ -58,7 +58,7 @@ class _InOrder(TyperGroup):
         return sorted(super().list_commands(ctx), key=lambda name: _NOUNS.index(name.partition(" ")[0]))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - Typer's
-        """Resolve two-word commands whose first word is a command too: ``ledger`` and ``ledger verify``."""
+        """Resolve two-word commands whose first word is a command too: ``audit-log`` and ``audit-log verify``."""
         words = " ".join(args[:_NOUN_AND_MORE])
         if words in self.commands:
             args = [words, *args[_NOUN_AND_MORE:]]
@@ -79,7 +79,7 @@ _ADDERS = (
     add_maintenance,
     add_rollout,
     add_event,
-    add_ledger,
+    add_audit_log,
     add_dashboard,
     add_subscription,
     add_clock,

@@ -50,8 +50,10 @@ Force = Annotated[
         "--force", help="Undercut the minimum notice, disregard quiet hours; wants --reason.", rich_help_panel=_RULES
     ),
 ]
-Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; stands in the ledger.", rich_help_panel=_RULES)]
-Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; stands in the ledger.")]
+Reason = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Why; stands in the audit log.", rich_help_panel=_RULES)
+]
+Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; stands in the audit log.")]
 _Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the maintenance.", autocompletion=maintenance_ids)]
 
 
@@ -253,7 +255,7 @@ def forced(*, force: bool, reason: str | None) -> dict[str, Any]:
         typer.BadParameter: One is given without the other.
     """
     if force and reason is None:
-        msg = "say why with --reason: it stands in the ledger"
+        msg = "say why with --reason: it stands in the audit log"
         raise typer.BadParameter(msg, param_hint="--force")
     if reason is not None and not force:
         msg = "a reason belongs to --force"
@@ -363,7 +365,7 @@ def _add_show(noun: typer.Typer) -> None:
         if m["unwarned_vms"]:
             output.line(unwarned_words(m))
         output.heading("What happened")
-        for line in timeline(list(connection.pages("/v1/ledger", maintenance=m["id"]))):
+        for line in timeline(list(connection.pages("/v1/audit-log", maintenance=m["id"]))):
             output.line(line)
 
 
@@ -413,7 +415,7 @@ def _add_endings(noun: typer.Typer) -> None:
         maintenance_id: _Id,
         connection: Connection,
         output: Output,
-        reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; stands in the ledger.")],
+        reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; stands in the audit log.")],
     ) -> None:
         """Start a scheduled maintenance now, without waiting for approvals or NotBefore."""
         _change(connection, output, maintenance_id, "start", {"reason": reason})

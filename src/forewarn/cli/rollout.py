@@ -19,7 +19,7 @@ from forewarn.errors import ConfigError, ForewarnError
 __all__ = ["add_rollout"]
 
 _Which = Annotated[str, typer.Argument(metavar="ID", help="Of the list of rollouts.", autocompletion=rollout_ids)]
-_Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; for the ledger.")]
+_Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; for the audit log.")]
 _LOOK_S = 1.0
 _ENDED = frozenset({"aborted", "completed", "failed"})
 _SIZE_BYTES_MAX = 4 << 20

@@ -98,7 +98,7 @@ def _add_create(noun: typer.Typer) -> None:
         "forewarn token create wallboard --role read-only --expires-in 365d > wallboard.token",
     )
     def create(
-        name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is; the ledger says it.")],
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is; the audit log says it.")],
         connection: Connection,
         output: Output,
         role: Annotated[Role, typer.Option(metavar="|".join(_ROLES), help="What it may do.")],

@@ -1,4 +1,4 @@
-"""`forewarn ledger verify` and `forewarn ledger head`: detection of tampering with the ledger."""
+"""`forewarn audit-log verify` and `forewarn audit-log head`: detection of tampering with the audit log."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _TAMPERED = 1
 
 
 def add_verification(app: typer.Typer) -> None:
-    """Add the commands `ledger verify` and `ledger head`."""
+    """Add the commands `audit-log verify` and `audit-log head`."""
 
     @command(
         app,
-        "ledger verify",
-        "forewarn ledger verify",
-        "forewarn ledger verify --head audit:4711:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-        "forewarn ledger verify --database-url sqlite:///forewarn.db --json",
+        "audit-log verify",
+        "forewarn audit-log verify",
+        "forewarn audit-log verify --head audit:4711:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "forewarn audit-log verify --database-url sqlite:///forewarn.db --json",
         panel="Operate",
     )
     def verify(
@@ -42,7 +42,7 @@ def add_verification(app: typer.Typer) -> None:
             typer.Option("--database-url", metavar="URL", help="Read this database instead of asking the service."),
         ] = None,
     ) -> None:
-        """Check the hash chains of the ledger for changed, removed and inserted entries; status 1 if there are any."""
+        """Check the hash chains of the audit log for changed, removed and inserted entries; status 1 if any."""
         noted = split_names(heads)
         try:
             found = _read(database_url, output, noted) if database_url else _asked(connection, output, noted)
@@ -53,22 +53,22 @@ def add_verification(app: typer.Typer) -> None:
         if found["findings_total"]:
             raise typer.Exit(_TAMPERED)
 
-    @command(app, "ledger head", "forewarn ledger head", "forewarn ledger head --json", panel="Operate")
+    @command(app, "audit-log head", "forewarn audit-log head", "forewarn audit-log head --json", panel="Operate")
     def head(connection: Connection, output: Output) -> None:
-        """Print the heads of the ledger's hash chains, to be kept elsewhere and compared later."""
-        found = connection.get("/v1/ledger/head")
+        """Print the heads of the audit log's hash chains, to be kept elsewhere and compared later."""
+        found = connection.get("/v1/audit-log/head")
         if not output.show(found):
             for each in found["heads"]:
                 output.line(each)
 
 
 def _asked(connection: Connection, output: Output, noted: list[str]) -> dict[str, Any]:
-    for line in connection.lines("/v1/ledger/verify", head=noted):
+    for line in connection.lines("/v1/audit-log/verify", head=noted):
         if "result" in line:
             found: dict[str, Any] = line["result"]
             return found
         output.passing(f"verified up to entry {line['progress']:,}")
-    msg = "the service stopped before the ledger was verified: try again"
+    msg = "the service stopped before the audit log was verified: try again"
     raise OtherSideError(msg)
 
 

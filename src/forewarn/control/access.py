@@ -36,7 +36,7 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "POST /v1/tokens": _OPERATOR,
     "DELETE /v1/tokens/{token_id}": _OPERATOR,
     "POST /v1/login-links": _TENANT_READS,
-    # Maintenance, events and the ledger
+    # Maintenance, events and the audit log
     "GET /v1/maintenance": _TENANT_READS,
     "POST /v1/maintenance": _OPERATOR,
     "POST /v1/maintenance/plan": _READS,
@@ -49,9 +49,9 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "POST /v1/maintenance/{maintenance_id}/impact": _OPERATOR,
     "GET /v1/events": _TENANT_READS,
     "POST /v1/events/approve": _TENANT,
-    "GET /v1/ledger": _TENANT_READS,
-    "GET /v1/ledger/head": _READS,
-    "GET /v1/ledger/verify": _READS,
+    "GET /v1/audit-log": _TENANT_READS,
+    "GET /v1/audit-log/head": _READS,
+    "GET /v1/audit-log/verify": _READS,
     "GET /v1/watch": _TENANT_READS,
     "GET /v1/requests": _TENANT_READS,
     # VMs

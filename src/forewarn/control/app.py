@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from forewarn import __version__
 from forewarn.control import (
+    audit_log,
     clock,
     endpoint,
     event,
@@ -22,7 +23,6 @@ from forewarn.control import (
     history,
     host,
     inventory,
-    ledger,
     limit,
     login,
     maintenance,
@@ -56,7 +56,7 @@ _ROUTERS = (
     history,
     host,
     inventory,
-    ledger,
+    audit_log,
     verification,
     subscription,
     clock,

@@ -1,4 +1,4 @@
-"""New ledger entries, read once from the store and shared by every stream and live page of this process.
+"""New audit log entries, read once from the store and shared by every stream and live page of this process.
 
 If each stream queried the database at each change, the streams of one tenant would slow down everyone else. Instead the
 first stream that wakes reads the new entries, and the others take them from here. Only the newest entries are kept. A
@@ -36,7 +36,7 @@ FindVm = Callable[[str], tuple[VirtualMachine, Scope | None] | None]
 
 @dataclass(slots=True)
 class SharedEntry:
-    """A ledger entry, the maintenance that decides who may see it, and its encoding for each kind of viewer.
+    """An audit log entry, the maintenance that decides who may see it, and its encoding for each kind of viewer.
 
     Attributes:
         entry: The entry.
@@ -70,7 +70,7 @@ def encode_entry(caller: Principal, entry: Entry) -> str:
 
 
 class EntryBroadcast:
-    """Reads new ledger entries once for all streams and live pages.
+    """Reads new audit log entries once for all streams and live pages.
 
     Args:
         engine: Reads the store, and knows the VMs that are declared now.

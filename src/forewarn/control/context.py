@@ -78,15 +78,15 @@ class Context:
         has_faults: True if operators may inject faults.
         may_run_commands: True if a rollout may name a command that is run here.
         refusals: Counts of refused calls.
-        refused: Writes refused calls into the ledger.
+        refused: Writes refused calls into the audit log.
         token_lifetime, token_lifetime_max: Default and maximum lifetime of a person's token.
         token_names_max: Maximum number of scopes and VMs of a token.
         session_lifetime: Maximum duration of a dashboard session.
         removals: Limit on the VMs that an inventory may remove without confirmation.
         is_stopping: Set when the service stops; streams then end.
-        verifying: Lock held while the ledger is verified: one verification at a time.
-        changed: Hint for streams, set and replaced at each change of the ledger.
-        entries: New ledger entries, read once for all streams.
+        verifying: Lock held while the audit log is verified: one verification at a time.
+        changed: Hint for streams, set and replaced at each change of the audit log.
+        entries: New audit log entries, read once for all streams.
         parser: Reads inventories.
         listing: Lock held while the request journal is listed.
     """

@@ -1,4 +1,4 @@
-"""Error responses, with the headers and ledger entries that some errors need."""
+"""Error responses, with the headers and audit log entries that some errors need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def error_answer(
 
 
 async def answer_error(request: Request, error: ForewarnError) -> Response:
-    """Return the response for an error of ours; refused calls are noted for the ledger."""
+    """Return the response for an error of ours; refused calls are noted for the audit log."""
     headers = {"www-authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
     if "retry_after_s" in error.details:
         headers["retry-after"] = str(math.ceil(error.details["retry_after_s"]))

@@ -1,4 +1,4 @@
-"""Records refused calls in the ledger in the background: a refusal does not wait for the database."""
+"""Records refused calls in the audit log in the background: a refusal does not wait for the database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REASON_LENGTH_MAX = 500
 
 
 class RefusalLog:
-    """Queue of refused calls that are to be written into the ledger.
+    """Queue of refused calls that are to be written into the audit log.
 
     Args:
         engine: Writes the entries.
@@ -48,7 +48,7 @@ class RefusalLog:
         self._is_stopping = False
 
     def note(self, request: Request, error: ForewarnError) -> None:
-        """Queue a refused call for the ledger, or count it if there were too many."""
+        """Queue a refused call for the audit log, or count it if there were too many."""
         caller = caller_of(request)
         path = _plain(request.url.path)[:_PATH_LENGTH_MAX]
         entry = Entry(

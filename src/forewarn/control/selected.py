@@ -1,4 +1,4 @@
-"""Query parameters that filter maintenances, events and ledger entries, the same for every list."""
+"""Query parameters that filter maintenances, events and audit log entries, the same for every list."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def _selection(  # noqa: PLR0913 - a parameter each
     vm: Annotated[str | None, _text("What has to do with this VM, also one that is gone.")] = None,
     scope: Annotated[str | None, _text("What has to do with this scope.")] = None,
     host: Annotated[str | None, _text("What has to do with VMs that were on this host then.")] = None,
-    kind: Annotated[list[EntryKind] | None, Query(description="Ledger entries of these kinds.")] = None,
+    kind: Annotated[list[EntryKind] | None, Query(description="Audit log entries of these kinds.")] = None,
     actor: Annotated[str | None, _text("Who did it, such as operator:ann or vm:db.", 256)] = None,
     type_: Annotated[EventType | None, Query(alias="type", description="Maintenances of this type.")] = None,
     source: Annotated[Source | None, Query(description="Maintenances of this source.")] = None,
@@ -39,7 +39,7 @@ async def _selection(  # noqa: PLR0913 - a parameter each
         msg = "until is not after since: nothing lies between them"
         raise InvalidRequest(msg)
     hidden: dict[str, object] = {"host": host, "actor": actor, "text": text}
-    if not request.url.path.startswith("/v1/ledger") and not request.url.path.startswith("/v1/watch"):
+    if not request.url.path.startswith("/v1/audit-log") and not request.url.path.startswith("/v1/watch"):
         hidden["kind"] = kind
     asked = [name for name, value in hidden.items() if value is not None]
     if asked and caller.owned is not None:  # matches would reveal values that the tenant is not shown

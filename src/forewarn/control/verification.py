@@ -1,4 +1,4 @@
-"""`/v1/ledger/verify` and `/v1/ledger/head`: detection of tampering with the ledger."""
+"""`/v1/audit-log/verify` and `/v1/audit-log/head`: detection of tampering with the audit log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forewarn.wire.verification import HeadsOut, VerificationOut, parse_noted
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/ledger", tags=["ledger"])
+router = APIRouter(prefix="/v1/audit-log", tags=["audit-log"])
 
 _PIECE = 500
 """Number of links per read; takes a few milliseconds on the reader's thread."""
@@ -53,7 +53,7 @@ async def verify(
     """Verify both hash chains from the beginning, in pieces; only one verification runs at a time."""
     noted = parse_noted(head or [])
     if context.verifying.locked():
-        msg = "the ledger is being verified already: try again later"
+        msg = "the audit log is being verified already: try again later"
         raise LimitExceeded(msg, retry_after_s=_BUSY_S)
     headers = {"cache-control": "no-store"}
     return StreamingResponse(_lines(context, noted), media_type="application/x-ndjson", headers=headers)

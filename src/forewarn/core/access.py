@@ -89,13 +89,13 @@ class Owned:
         find_vm: Callable[[str], tuple[VirtualMachine, Scope | None] | None],
         selection: Selection = EVERYTHING,
     ) -> bool:
-        """Return whether a ledger entry concerns the tenant.
+        """Return whether an audit log entry concerns the tenant.
 
         An entry of a maintenance belongs to the tenant that owned the claimed VMs at the time; for any other entry, the
         current inventory decides.
 
         Args:
-            entry: The ledger entry.
+            entry: The audit log entry.
             maintenance: The maintenance that `entry.maintenance_id` names; None if it has been deleted.
             find_vm: Return a declared VM and its scope by name; None if there is none.
             selection: Place at which the claim that makes the entry the tenant's must be.
@@ -122,7 +122,7 @@ class Token:
 
     Attributes:
         id: Identifier used to revoke the token.
-        name: Name of the holder, for people and for the ledger.
+        name: Name of the holder, for people and for the audit log.
         scopes: Scopes of a tenant.
         vms: VMs of a tenant that belong to no scope.
         host: Host of an endpoint token.
@@ -185,7 +185,7 @@ class Principal:
     """An authenticated caller.
 
     Attributes:
-        actor: Name in the ledger: ``operator:NAME``, ``tenant:NAME``, ``read-only:NAME`` or ``host:NAME``.
+        actor: Name in the audit log: ``operator:NAME``, ``tenant:NAME``, ``read-only:NAME`` or ``host:NAME``.
         scopes: Scopes of a tenant.
         vms: VMs of a tenant that belong to no scope.
         host: Host of an endpoint.
@@ -242,7 +242,7 @@ class Principal:
         ]
 
     def shown_entry(self, entry: Entry) -> Entry:
-        """Return a ledger entry that concerns the caller, without names and reasons of others."""
+        """Return an audit log entry that concerns the caller, without names and reasons of others."""
         if self.owned is None:
             return entry
         is_told = entry.actor == self.actor or entry.kind in _OPEN_REASONS

@@ -13,7 +13,7 @@ __all__ = ["take_look"]
 
 
 def take_look(draft: Draft, look: Look, asked: Mapping[str, datetime]) -> Look | None:
-    """Record in the ledger what is wrong with a maintenance now.
+    """Record in the audit log what is wrong with a maintenance now.
 
     Args:
         draft: Decision that holds the maintenance and its events.

@@ -125,7 +125,7 @@ class Account:
     """Current use of the service by one principal.
 
     Attributes:
-        name: Actor that used the account last, as named in the ledger.
+        name: Actor that used the account last, as named in the audit log.
         used: Amounts in use now, by use; uses limited per minute are not included.
         limited: Number of times each limit was met.
         limited_s: Time at which a limit was last met; None if never.

@@ -1,9 +1,9 @@
-"""Hash chains over the ledger: each entry carries a hash over its content and the hash of the entry before it.
+"""Hash chains over the audit log: each entry carries a hash over its content and the hash of the entry before it.
 
 There are two chains. `Chain.AUDIT` holds operator actions and refusals; it is pruned by age alone, so what is left is
 always the end of a sequence without gaps. `Chain.EVENTS` holds what tenants, VMs and the passing of time caused; a
 maintenance is deleted as a whole, so entries may be missing in the middle. For each run of deleted entries the last
-number and its hash are kept, and the chain continues from there. See `docs/adr/0028-ledger-chain.md`.
+number and its hash are kept, and the chain continues from there. See `docs/adr/0028-audit-log-chain.md`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Chain(StrEnum):
-    """Chain of ledger entries with common retention."""
+    """Chain of audit log entries with common retention."""
 
     AUDIT = "audit"
     """Operator actions, access and refusals; pruned by age alone."""

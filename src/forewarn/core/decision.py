@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from forewarn.core.lifecycle import EVENT_STATUS, LEDGER_KIND, Trigger, step
+from forewarn.core.lifecycle import AUDIT_LOG_KIND, EVENT_STATUS, Trigger, step
 from forewarn.core.look import AlertThresholds, Look, look_after
 from forewarn.core.model import (
     Audience,
@@ -48,7 +48,7 @@ class Rules:
             if unlimited.
         policy_delay: Minimum time for which an event approved by policy is shown as Scheduled.
         deferrals_max: Maximum number of deferrals of one maintenance.
-        tenant_entries_max: Ledger entries that one tenant may cause in 24 hours by its user operations; further user
+        tenant_entries_max: Audit log entries that one tenant may cause in 24 hours by its user operations; further user
             operations are refused.
         hosts_may_join_scopes: True if a host, with its own token, may put VMs into scopes of which it runs none yet.
         alert_thresholds: Thresholds for conditions that no transition reports.
@@ -96,12 +96,12 @@ class Document:
 
 @dataclass(slots=True, kw_only=True)
 class Changes:
-    """Values to commit: new objects by key, new ledger entries, and the documents that changed.
+    """Values to commit: new objects by key, new audit log entries, and the documents that changed.
 
     Attributes:
         created: Ids of the maintenances and events that did not exist before.
         forgotten_maintenances: Number of maintenances deleted since the previous change that deleted some.
-        forgotten_entries: Number of ledger entries deleted, counted in the same way.
+        forgotten_entries: Number of audit log entries deleted, counted in the same way.
         looks: Next check of each maintenance, by its id; None to cancel the check.
     """
 
@@ -139,7 +139,7 @@ class Draft:
         rules: The settings.
         new_id: Id generator; called as ``new_id("event")`` or ``new_id("maintenance")``.
         new_sequence: Next number of the store's one counter; later calls return larger numbers.
-        actor: Author of the decision, for the ledger.
+        actor: Author of the decision, for the audit log.
         may_start: True if due maintenance may start now; see `forewarn.core.clock_jump`.
     """
 
@@ -213,17 +213,17 @@ class Draft:
             self.vms[item.name] = self._changes.vms[item.name] = item
 
     def note(self, kind: EntryKind, **about: str | None) -> None:
-        """Append a ledger entry with this moment and actor; `about` may name a different ``actor``."""
+        """Append an audit log entry with this moment and actor; `about` may name a different ``actor``."""
         actor = about.pop("actor", None) or self.actor
         self._changes.entries.append(Entry(kind=kind, at=self.now, actor=actor, sequence=0, **about))
 
     def step(
         self, maintenance: Maintenance, trigger: Trigger, *, is_new: bool = False, reason: str | None = None
     ) -> Maintenance:
-        """Take one transition of the lifecycle, store the result, and record it in the ledger."""
+        """Take one transition of the lifecycle, store the result, and record it in the audit log."""
         changed = step(maintenance, None if is_new else maintenance.state, trigger, self.now)
         self.put(changed)
-        self.note(LEDGER_KIND[changed.state], maintenance_id=changed.id, reason=reason)
+        self.note(AUDIT_LOG_KIND[changed.state], maintenance_id=changed.id, reason=reason)
         if not changed.is_active:
             for event in self.events_of(changed.id):
                 if event.is_listed:
@@ -269,7 +269,7 @@ class Draft:
         return items
 
 
-_MOVES = (frozenset(LEDGER_KIND.values()) - {EntryKind.QUEUED}) | {EntryKind.DEFERRED, EntryKind.EXTENDED}
+_MOVES = (frozenset(AUDIT_LOG_KIND.values()) - {EntryKind.QUEUED}) | {EntryKind.DEFERRED, EntryKind.EXTENDED}
 
 
 def _keys(maintenance: Maintenance) -> set[tuple[str, str]]:

@@ -39,7 +39,7 @@ def impact(draft: Draft, maintenance: Maintenance, *, reason: str | None = None)
 
 
 def extra_impact(draft: Draft, maintenance: Maintenance, *, duration_s: int) -> Maintenance:
-    """Record a further impact while Started: in the ledger only, in no document.
+    """Record a further impact while Started: in the audit log only, in no document.
 
     Args:
         draft: The decision.

@@ -1,4 +1,4 @@
-"""History of one VM: a maintenance, its event and its ledger entries, combined.
+"""History of one VM: a maintenance, its event and its audit log entries, combined.
 
 Everything comes from records made at the time. A value that was not recorded is None.
 """
@@ -73,7 +73,7 @@ def episode(name: str, maintenance: Maintenance, events: Sequence[Event], entrie
         name: Name of the VM.
         maintenance: Maintenance that claims it.
         events: Events of the maintenance.
-        entries: Ledger entries of the maintenance, oldest first.
+        entries: Audit log entries of the maintenance, oldest first.
     """
     event = next((event for event in events if name in event.resources), None)
     of = {kind: [entry for entry in entries if entry.kind is kind] for kind in {entry.kind for entry in entries}}

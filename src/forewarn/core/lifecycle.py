@@ -88,7 +88,7 @@ EVENT_STATUS = {
 }
 """Status shown by the events of a maintenance in that state. A queued maintenance has no events."""
 
-LEDGER_KIND = {
+AUDIT_LOG_KIND = {
     _S.QUEUED: EntryKind.QUEUED,
     _S.SCHEDULED: EntryKind.SCHEDULED,
     _S.STARTED: EntryKind.STARTED,
@@ -96,7 +96,7 @@ LEDGER_KIND = {
     _S.CANCELED: EntryKind.CANCELED,
     _S.FAILED: EntryKind.FAILED,
 }
-"""Ledger entry recorded when a state is reached."""
+"""Audit log entry recorded when a state is reached."""
 
 
 def event_status(event: Event, maintenance: Maintenance) -> EventStatus:

@@ -1,4 +1,4 @@
-"""Domain model: hosts, VMs, scopes, audiences, maintenances, events, ledger entries.
+"""Domain model: hosts, VMs, scopes, audiences, maintenances, events, audit log entries.
 
 All are frozen values; a change makes a new one with `dataclasses.replace`. Times are aware UTC datetimes.
 """
@@ -364,7 +364,7 @@ class Event:
 
 
 class EntryKind(StrEnum):
-    """Kind of a ledger entry."""
+    """Kind of an audit log entry."""
 
     QUEUED = "queued"
     SCHEDULED = "scheduled"
@@ -387,7 +387,7 @@ class EntryKind(StrEnum):
     INVENTORY_APPLIED = "inventory-applied"
     HOST_FAILED = "host-failed"
     HOST_RECOVERED = "host-recovered"
-    TOKEN_CREATED = "token-created"  # noqa: S105 - a kind of ledger entry
+    TOKEN_CREATED = "token-created"  # noqa: S105 - a kind of audit log entry
     TOKEN_REVOKED = "token-revoked"  # noqa: S105 - as above
     REFUSED = "refused"
     CLOCK_ADVANCED = "clock-advanced"
@@ -406,7 +406,7 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line of the ledger: append-only, never changed.
+    """One line of the audit log: append-only, never changed.
 
     Attributes:
         actor: ``operator:NAME``, ``tenant:NAME``, ``vm:NAME``, ``policy`` or ``forewarn``; ``unknown`` for a refused

@@ -44,7 +44,7 @@ def defer(
         maintenance: A scheduled one.
         not_before: New NotBefore; exclusive with `by`.
         by: Delay added to the current NotBefore.
-        reason: Reason for the ledger.
+        reason: Reason for the audit log.
 
     Raises:
         InvalidRequest: Both or none was named, or the time is not later than before.
@@ -85,7 +85,7 @@ def extend(
         maintenance: A scheduled one.
         by: Additional time.
         tenant: Name of the scope or standalone VM that asks; None if the maintenance affects only one.
-        reason: Reason for the ledger.
+        reason: Reason for the audit log.
 
     Raises:
         InvalidRequest: The time is not positive, or it is not clear which tenant asks.

@@ -1,4 +1,4 @@
-"""Selection of a part of the history: ledger entries, maintenances, events.
+"""Selection of a part of the history: audit log entries, maintenances, events.
 
 The functions here define what a selection takes, without a database. A store may use any faster way; the conformance
 suite compares the two.
@@ -107,7 +107,7 @@ def takes_entry(selection: Selection, entry: Entry, maintenance: Maintenance | N
 
     Args:
         selection: The selection.
-        entry: A ledger entry.
+        entry: An audit log entry.
         maintenance: Maintenance of the entry; None if it has none, or that one was deleted.
     """
     s = selection
@@ -123,7 +123,7 @@ def takes_entry(selection: Selection, entry: Entry, maintenance: Maintenance | N
 
 
 def takes_maintenance(selection: Selection, maintenance: Maintenance, entries: Iterable[Entry]) -> bool:
-    """Return True if the selection takes the maintenance with these ledger entries."""
+    """Return True if the selection takes the maintenance with these audit log entries."""
     s = selection
     return (
         s.takes_moment(maintenance.created_at)

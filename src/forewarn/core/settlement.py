@@ -81,7 +81,7 @@ def _settle_one(draft: Draft, maintenance: Maintenance) -> bool:
     if maintenance.state is MaintenanceState.QUEUED and not must_queue(maintenance, draft.neighbours(maintenance)):
         try:
             announce(draft, maintenance, is_new=False)
-        except QuietHoursConflict as error:  # there is no caller to answer; the ledger records it for the requester
+        except QuietHoursConflict as error:  # there is no caller to answer; the audit log records it for the requester
             draft.step(maintenance, Trigger.CANCEL, reason=error.message)
         return True
     if maintenance.state is not MaintenanceState.SCHEDULED:

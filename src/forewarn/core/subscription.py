@@ -1,7 +1,7 @@
 """Subscriptions to notifications, and deliveries that did not succeed at once.
 
-A subscription is a cursor into the ledger, which is the outbox. A delivery is stored only while it is retried, or when
-it was given up.
+A subscription is a cursor into the audit log, which is the outbox. A delivery is stored only while it is retried, or
+when it was given up.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Subscription:
         kinds: Kinds of notifications that it covers; empty for all.
         reason: Reason why it is paused; None if the operator gave none.
         is_given_up: True if Forewarn paused it.
-        cursor: Sequence in the ledger up to which everything was delivered, is being retried, or was given up.
+        cursor: Sequence in the audit log up to which everything was delivered, is being retried, or was given up.
         failing_since: Time of the first failure since a delivery last succeeded; None if none has failed since.
     """
 
@@ -117,7 +117,7 @@ class Delivery:
     """One notification for one subscription that did not succeed at once.
 
     Attributes:
-        sequence: Sequence of the ledger entry that it reports.
+        sequence: Sequence of the audit log entry that it reports.
         subject: Subject of the notification: the id of an event, maintenance or rollout.
         at: Time of the reported change.
         attempts: Number of attempts so far.

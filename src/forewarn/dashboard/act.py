@@ -211,7 +211,7 @@ def _reason(form: Mapping[str, str], verb: str = "") -> str | None:
         msg = f"the reason is longer than {_REASON_MAX} characters, or holds what is no text"
         raise InvalidRequest(msg)
     if not text and verb:
-        msg = f"to {verb}, say why: the reason stands in the ledger"
+        msg = f"to {verb}, say why: the reason stands in the audit log"
         raise InvalidRequest(msg)
     return text or None
 

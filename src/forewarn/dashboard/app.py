@@ -25,8 +25,8 @@ from forewarn.dashboard.live import Live
 from forewarn.dashboard.login import Login
 from forewarn.dashboard.names import Directory
 from forewarn.dashboard.page import Look, Make, Page
+from forewarn.dashboard.pages.audit_log import audit_log
 from forewarn.dashboard.pages.host import host, hosts
-from forewarn.dashboard.pages.ledger import ledger
 from forewarn.dashboard.pages.maintenance import maintenance
 from forewarn.dashboard.pages.overview import overview
 from forewarn.dashboard.pages.rollout import rollout, rollouts
@@ -52,7 +52,7 @@ PAGES: Mapping[str, tuple[Make, str]] = {
     "/vms/{name:path}": (vm, "GET /v1/vms/{name}"),
     "/rollouts": (rollouts, "GET /v1/rollouts"),
     "/rollouts/{id}": (rollout, "GET /v1/rollouts/{rollout_id}"),
-    "/ledger": (ledger, "GET /v1/ledger"),
+    "/audit-log": (audit_log, "GET /v1/audit-log"),
     "/search": (search, "GET /v1/vms"),
     "/schedule": (schedule, "POST /v1/maintenance"),
 }
@@ -64,7 +64,7 @@ _NAVIGATION = (
     ("Rollouts", "/rollouts"),
     ("Hosts", "/hosts"),
     ("VMs", "/vms"),
-    ("Ledger", "/ledger"),
+    ("Audit log", "/audit-log"),
 )
 
 _HEADERS = {

@@ -3,7 +3,7 @@
 1,000 dashboards must not cause 1,000 queries. So one `Board` is read in one view of the store, and is replaced when
 something has changed, but not more often than every `_FRESH_S`. It is also replaced after `_STANDS_S` without a change,
 since a maintenance becomes late by the passing of time alone. The next board is derived from the last one and the
-ledger entries since, so that only what has changed is read.
+audit log entries since, so that only what has changed is read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AskedAt = Callable[[str], datetime | None]
 
 _ACTIVE_MAX = 5000
 _NEWS_MAX = 500
-"""Maximum number of new ledger entries to follow; with more, the whole board is read again."""
+"""Maximum number of new audit log entries to follow; with more, the whole board is read again."""
 
 _ENDED_MAX = 40
 _ENDED_FOR = timedelta(days=1)
@@ -120,7 +120,7 @@ def follow(reader: Reader, before: Board, asked_at: AskedAt, now: datetime, numb
     if is_forgetful or is_much or not before.is_complete:
         return take(reader, asked_at, now, number)
     changed = {entry.maintenance_id for entry in news.items if entry.maintenance_id is not None}
-    # An actuator's success after failed attempts writes no ledger entry, so these are always read again.
+    # An actuator's success after failed attempts writes no audit log entry, so these are always read again.
     changed |= {item.maintenance.id for item in before.items if item.maintenance.attempts}
     known = {item.maintenance.id: item for item in (*before.items, *before.ended)}
     fresh = reader.maintenances_by_id(changed)

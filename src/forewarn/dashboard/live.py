@@ -53,7 +53,7 @@ class LivePage:
         watchers: Number of streams that follow it.
         content: Newest version; empty before the first.
         made_s: Uptime at which its last rendering began; None before the first.
-        position: Sequence number up to which it takes ledger entries into account.
+        position: Sequence number up to which it takes audit log entries into account.
         changed: Set, and replaced, when its watchers have something to check.
     """
 

@@ -1,4 +1,4 @@
-"""The two acts of the demo: title, promise, claims, and the sentences for each ledger entry."""
+"""The two acts of the demo: title, promise, claims, and the sentences for each audit log entry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Act:
         body: Body of the operator's request; None to send none.
         opening: Sentence that describes the operator's request.
         state: Expected state of the maintenance in the response.
-        sentences: Sentence of the platform for each kind of ledger entry.
+        sentences: Sentence of the platform for each kind of audit log entry.
         claims: Claims that must hold throughout the act.
     """
 

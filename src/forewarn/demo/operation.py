@@ -1,4 +1,4 @@
-"""The operator's side: announce through the control API, and follow the ledger."""
+"""The operator's side: announce through the control API, and follow the audit log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Operator:
         return made[0]
 
     async def follow(self, notice: Callable[[Entry], None]) -> None:
-        """Pass on each ledger entry as it is written, until cancelled.
+        """Pass on each audit log entry as it is written, until cancelled.
 
         Raises:
             DemoFailed: The stream ended.
@@ -56,9 +56,9 @@ class Operator:
                     if row.startswith("data: "):
                         notice(_entry(json.loads(row.removeprefix("data: "))))
         except httpx.HTTPError as error:
-            msg = f"the ledger cannot be followed: {describe(error)}"
+            msg = f"the audit log cannot be followed: {describe(error)}"
             raise DemoFailed(msg) from error
-        msg = "the ledger's stream ended by itself"
+        msg = "the audit log's stream ended by itself"
         raise DemoFailed(msg)
 
 

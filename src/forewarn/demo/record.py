@@ -1,4 +1,4 @@
-"""The observations of an act so far: documents, approvals, ledger entries. The claims are checked against them."""
+"""The observations of an act so far: documents, approvals, audit log entries. The claims are checked against them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Approved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A line of the service's ledger."""
+    """A line of the service's audit log."""
 
     at: datetime
     sequence: int
@@ -137,7 +137,7 @@ class Record:
         return next((s for s in self.sightings if s.vm == vm and s.own is not None and s.own.status == status), None)
 
     def moment(self, kind: str) -> datetime | None:
-        """Return the time of the first ledger entry of that kind."""
+        """Return the time of the first audit log entry of that kind."""
         return next((entry.at for entry in self.entries if entry.kind == kind), None)
 
     def approved_at(self, vm: Vm) -> datetime | None:

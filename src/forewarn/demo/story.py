@@ -25,7 +25,7 @@ _STATES = {
     "impacted": LaneState.STARTED,
     "completed": LaneState.QUIET,
 }
-"""State of the platform's lane after each kind of ledger entry; other kinds are not shown."""
+"""State of the platform's lane after each kind of audit log entry; other kinds are not shown."""
 
 
 class Story:
@@ -74,7 +74,7 @@ class Story:
         return record
 
     def notice(self, entry: Entry) -> None:
-        """Record a ledger entry and show it on the timeline."""
+        """Record an audit log entry and show it on the timeline."""
         state = _STATES.get(entry.kind)
         if state is None:
             return

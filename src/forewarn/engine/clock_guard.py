@@ -47,12 +47,12 @@ class ClockGuard:
             )
 
     def follows(self, newest: datetime, now: datetime) -> None:
-        """Detect, after a start, a clock that was set back: it is behind the newest ledger entry."""
+        """Detect, after a start, a clock that was set back: it is behind the newest audit log entry."""
         if now < newest - self._jump_max and self.jump is None:
             self.jumps += 1
             self.hold(Jump(by=now - newest, at=now))
             self.is_kept = False
-            _log.error("the clock is behind the ledger: nothing that is due starts until it is confirmed")
+            _log.error("the clock is behind the audit log: nothing that is due starts until it is confirmed")
 
     def hold(self, jump: Jump) -> None:
         """Stop trusting the clock; the jump is stored in the database."""

@@ -135,7 +135,7 @@ class _Declaration:
 
     @property
     def reason(self) -> str:
-        """Summary for the ledger."""
+        """Summary for the audit log."""
         change = self.change
         words = [f"{change.added} added, {change.changed} changed, {change.removed} removed"]
         removed = show_removed(self.before, self.after) if self.is_confirmed else ""
@@ -207,7 +207,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
         Args:
             request: Request for maintenances.
-            actor: Actor named in the ledger.
+            actor: Actor named in the audit log.
             key: Idempotency key of the request; None for none.
             owned: Scopes and VMs of the caller, for whom no other VMs exist; None for all.
         """
@@ -232,7 +232,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         return await self._maintenances(load, decide, actor=actor, key=key)
 
     def _check_quota(self, tx: Transaction, owned: Owned) -> None:
-        """Refuse a user operation of a tenant that has used up its ledger quota.
+        """Refuse a user operation of a tenant that has used up its audit log quota.
 
         All tokens for the same scopes and VMs share one quota. It counts the entries that tenants caused for the
         operations requested in the last 24 hours.
@@ -248,9 +248,8 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         first = tx.nth_newest_of_tenant(owned.key, now - _DAY, most)
         wait = timedelta(0) if first is None else first + _DAY - now
         if wait > timedelta(0):
-            msg = (
-                f"this tenant made {most} ledger entries in 24 hours (ledger_entries_per_tenant_a_day): try again later"
-            )
+            limit = f"{most} audit log entries in 24 hours (audit_log_entries_per_tenant_per_day)"
+            msg = f"this tenant made {limit}: try again later"
             raise LimitExceeded(msg, limit=most, retry_after_s=ceil(wait / timedelta(seconds=1)))
 
     async def rehearse(self, request: Request, *, actor: str) -> list[Rehearsed]:
@@ -303,7 +302,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
     @traced
     async def start(self, maintenance_id: str, *, actor: str, reason: str, key: Key | None = None) -> Maintenance:
-        """Start a scheduled maintenance without further waiting; the reason is recorded in the ledger."""
+        """Start a scheduled maintenance without further waiting; the reason is recorded in the audit log."""
 
         def force(draft: Draft, maintenance: Maintenance) -> Maintenance:
             return settlement.force_start(draft, maintenance, reason=reason)
@@ -348,7 +347,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
     @traced
     async def impact(self, maintenance_id: str, duration_s: int, *, actor: str, key: Key | None = None) -> Maintenance:
-        """Record a further impact of a started maintenance in the ledger; no document changes (R80)."""
+        """Record a further impact of a started maintenance in the audit log; no document changes (R80)."""
 
         def strike(draft: Draft, maintenance: Maintenance) -> Maintenance:
             return ending.extra_impact(draft, maintenance, duration_s=duration_s)
@@ -420,10 +419,10 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         Args:
             inventory: Inventory to declare.
             fingerprint: Fingerprint of the inventory file.
-            actor: Actor named in the ledger.
+            actor: Actor named in the audit log.
             key: Idempotency key of the request; None for none.
             is_first: True to apply it only if nothing was ever declared.
-            removals: Limit on removals; None for no limit, and the ledger records that they were confirmed. The
+            removals: Limit on removals; None for no limit, and the audit log records that they were confirmed. The
                 sample inventory of the first start may always be replaced.
 
         Returns:
@@ -477,9 +476,9 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
         Args:
             declared: VMs and scopes of the host.
-            actor: Actor named in the ledger.
+            actor: Actor named in the audit log.
             key: Idempotency key of the request; None for none.
-            removals: Limit on removals of the host's VMs; None for no limit, and the ledger records that they were
+            removals: Limit on removals of the host's VMs; None for no limit, and the audit log records that they were
                 confirmed.
             is_host: True if the host itself declares, not an operator. Then it may take over VMs of other hosts only
                 if a maintenance moves them to it, or did up to five minutes ago; and where `hosts_may_join_scopes` is
@@ -638,7 +637,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
 
     @traced
     async def note_clock(self, by: timedelta, *, actor: str, key: Key | None = None) -> None:
-        """Record in the ledger that an operator advanced the virtual clock."""
+        """Record in the audit log that an operator advanced the virtual clock."""
 
         def load(_tx: Transaction) -> State:
             return State()

@@ -1,4 +1,4 @@
-"""Commands for injected faults; the ledger records start and end, so that none is mistaken for a real one."""
+"""Commands for injected faults; the audit log records start and end, so that none is mistaken for a real one."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ class RetentionCommands(Committer):
     async def prune(
         self, history: timedelta, outcomes: timedelta, entries_max: int, audit: timedelta | None = None
     ) -> Forgotten:
-        """Delete what is older than its retention, and the oldest entries where the ledger is too long.
+        """Delete what is older than its retention, and the oldest entries where the audit log is too long.
 
         Audit entries are deleted by age alone: after `audit`, or after `history` if that is None.
 
-        Works in small steps, so that other commands can run in between. If anything was deleted, one ledger entry
+        Works in small steps, so that other commands can run in between. If anything was deleted, one audit log entry
         records how much.
         """
         if self.clock_guard.jump is not None:
@@ -55,7 +55,7 @@ class RetentionCommands(Committer):
     async def _tell_pruned(self, forgotten: Forgotten, words: str) -> None:
         def work(tx: Transaction) -> Changes:
             draft = self._draft(State(), tx, "forewarn")
-            count = f"{forgotten.maintenances} maintenances and {forgotten.entries} ledger entries"
+            count = f"{forgotten.maintenances} maintenances and {forgotten.entries} audit log entries"
             draft.note(EntryKind.PRUNED, reason=f"{count} {words}")
             changes = draft.finish()
             changes.forgotten_maintenances = forgotten.maintenances

@@ -98,8 +98,8 @@ class RolloutCommands(Committer):
         Args:
             rollout_id: Id of the rollout.
             change: Function of `core.rollout_commands`.
-            word: Action, as the ledger names it.
-            actor: Actor named in the ledger.
+            word: Action, as the audit log names it.
+            actor: Actor named in the audit log.
 
         Raises:
             NotFound: No rollout has this id.
@@ -183,7 +183,7 @@ class RolloutCommands(Committer):
         return await self._command(work, publish)
 
     def _keep(self, tx: Transaction, draft: Draft, rollout: Rollout, word: str) -> Changes:
-        """Store the rollout and record the action in the ledger."""
+        """Store the rollout and record the action in the audit log."""
         draft.note(EntryKind.ROLLOUT, reason=f"rollout {rollout.id} {rollout.spec.name!r} {word}")
         changes = draft.finish()
         tx.save(changes)

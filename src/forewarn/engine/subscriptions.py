@@ -39,7 +39,7 @@ class HandedOver:
     """Result of a round of deliveries for one subscription.
 
     Attributes:
-        cursor: Last ledger entry up to which everything was delivered or is in `kept`.
+        cursor: Last audit log entry up to which everything was delivered or is in `kept`.
         delivered: Keys of stored deliveries that succeeded.
         kept: Deliveries to store, waiting or dead.
         failing_since: Start of the current failures; None if there are none.
@@ -126,7 +126,7 @@ class SubscriptionCommands(Committer):
 
     @traced
     async def pause_subscription(self, wanted: str, *, actor: str, reason: str | None = None) -> Subscription:
-        """Pause a subscription. Nothing is lost until it is resumed, as far as the ledger goes back."""
+        """Pause a subscription. Nothing is lost until it is resumed, as far as the audit log goes back."""
 
         def change(_tx: Transaction, draft: Draft, found: Subscription) -> Subscription:
             if found.state is SubscriptionState.PAUSED:
@@ -143,7 +143,7 @@ class SubscriptionCommands(Committer):
 
         Args:
             wanted: Id or name of the subscription.
-            actor: Actor named in the ledger.
+            actor: Actor named in the audit log.
             is_skipping: True to skip everything up to now and delete waiting deliveries.
         """
 
@@ -165,7 +165,7 @@ class SubscriptionCommands(Committer):
 
         Args:
             wanted: Id or name of the subscription.
-            actor: Actor named in the ledger.
+            actor: Actor named in the audit log.
             is_at_once: True to stop signing with earlier secrets now, as after a leak.
 
         Raises:
@@ -192,7 +192,7 @@ class SubscriptionCommands(Committer):
         Args:
             wanted: Id or name of the subscription.
             keys: Keys of the deliveries, at most 1,000; None for up to 1,000 of all dead ones.
-            actor: Actor named in the ledger.
+            actor: Actor named in the audit log.
 
         Raises:
             NotFound: The subscription, or one of the dead deliveries, does not exist.

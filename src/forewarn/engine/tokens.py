@@ -187,7 +187,7 @@ class TokenCommands(Committer):
         return token is not None and token.is_taken(now)
 
     async def note_refused(self, entries: Iterable[Entry]) -> None:
-        """Record refused calls in the ledger."""
+        """Record refused calls in the audit log."""
         changes = Changes(entries=list(entries))
 
         def work(tx: Transaction) -> Changes:

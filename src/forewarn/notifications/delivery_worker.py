@@ -1,6 +1,6 @@
 """Delivery of notifications for one subscription.
 
-A worker reads the ledger from its subscription's cursor and posts the notifications for it, some concurrently, but
+A worker reads the audit log from its subscription's cursor and posts the notifications for it, some concurrently, but
 those of one event in sequence. A notification that fails a few times in a row is stored and retried later, and later
 ones of the same event queue behind it; the rest goes on. After several failures in a row the circuit breaker opens: the
 receiver is left alone for a while, then probed until a request succeeds. The cursor moves after the answers. So nothing
@@ -44,7 +44,7 @@ _PROBES = 2
 _STORE_RETRY = timedelta(seconds=1)
 
 _UNKEPT_MAX = 1000
-"""Number of irrelevant ledger entries after which the cursor is stored even without a delivery."""
+"""Number of irrelevant audit log entries after which the cursor is stored even without a delivery."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class DeliveryWorker:
     """Delivers for one subscription while this replica is the leader.
 
     Args:
-        engine: Engine that reads the ledger and records results.
+        engine: Engine that reads the audit log and records results.
         delivery_policy: Policy for deliveries.
         subscription: Subscription to deliver for.
         posts: Client for its receiver.
@@ -143,7 +143,7 @@ class DeliveryWorker:
         self._rng = random.Random()  # noqa: S311 - jitter, no secret
 
     def wake(self) -> None:
-        """Read the ledger again: something was written."""
+        """Read the audit log again: something was written."""
         self._woken.set()
 
     def urge(self) -> None:
@@ -341,7 +341,7 @@ class DeliveryWorker:
                     done.kept[delivery.key] = replace(delivery, next_at=now)
 
     def _reached(self, done: _Round) -> int:
-        """Return the last ledger entry up to which everything is delivered or stored."""
+        """Return the last audit log entry up to which everything is delivered or stored."""
         position = max(self._position, done.outbox.subscription.cursor)
         keys = (n.key for n in done.outbox.notifications)
         left = {key[0] for key in keys if not done.is_settled(key) and key not in done.known}

@@ -1,4 +1,4 @@
-"""Outbox of a subscription: new notifications from the ledger, and deliveries to retry."""
+"""Outbox of a subscription: new notifications from the audit log, and deliveries to retry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Measure", "Outbox", "first_of_each", "read_outbox"]
 
 _WINDOW = 200
-"""Number of ledger entries read at a time."""
+"""Number of audit log entries read at a time."""
 
 _VMS_MAX = 2000
 """Maximum number of VMs in the maintenances of one read, unless a single maintenance has more."""
@@ -29,7 +29,7 @@ class Measure:
     """Limits of one read of the outbox.
 
     Attributes:
-        after: Sequence after which ledger entries are read, or the subscription's cursor if that is further.
+        after: Sequence after which audit log entries are read, or the subscription's cursor if that is further.
         waiting_max: Number of deliveries waiting for a retry from which on nothing new is read.
         is_open: True if the circuit breaker is open: a single new entry is enough for a probe.
         allows_request: True if the receiver may be sent anything now.
@@ -48,8 +48,8 @@ class Outbox:
     Attributes:
         waiting: Deliveries that wait for a retry, the oldest ones.
         due: Subjects of waiting deliveries that are due.
-        unknown: Keys of due deliveries that the ledger no longer contains.
-        entries: Ledger entries that were read, in order.
+        unknown: Keys of due deliveries that the audit log no longer contains.
+        entries: Audit log entries that were read, in order.
         has_more: True if more could be read.
         notifications: Notifications to send: waiting ones that are due, then new ones.
     """
@@ -109,7 +109,7 @@ def _entries_of(reader: Reader, deliveries: Iterable[Delivery]) -> list[Entry]:
 
 
 class _Told:
-    """Notifications from ledger entries for one subscription; it never sees more than a tenant with the same VMs."""
+    """Notifications from audit log entries for one subscription; it never sees more than a tenant with the same VMs."""
 
     def __init__(self, reader: Reader, subscription: Subscription) -> None:
         self._reader = reader

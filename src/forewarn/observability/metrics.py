@@ -165,12 +165,14 @@ class Metrics(Collector):
         for who in sorted({"vm", "operator", "policy"} | self._approvals.keys()):
             approvals.add_metric([who], self._approvals.get(who, 0))
         yield approvals
-        transitions = CounterMetricFamily("forewarn_ledger_entries", "Ledger entries, by kind.", labels=["kind"])
+        transitions = CounterMetricFamily("forewarn_audit_log_entries", "Audit log entries, by kind.", labels=["kind"])
         for kind, count in self._entries.items():
             transitions.add_metric([kind.value], count)
         yield transitions
         forgotten = CounterMetricFamily(
-            "forewarn_history_forgotten", "Ended maintenances and ledger entries that were forgotten.", labels=["what"]
+            "forewarn_history_forgotten",
+            "Ended maintenances and audit log entries that were forgotten.",
+            labels=["what"],
         )
         for what, count in self._forgotten.items():
             forgotten.add_metric([what], count)

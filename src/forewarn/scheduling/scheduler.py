@@ -44,9 +44,9 @@ class Pace:
         retry: Retry policy for failed calls.
         remember_every: Interval at which the times of the audiences' last requests are stored.
         prune_every: Interval between deletions of old history.
-        history: Retention of ended maintenances and of ledger entries other than audit entries.
-        audit: Retention of audit entries in the ledger; never shorter than `history`.
-        entries_max: Maximum number of other entries in the ledger.
+        history: Retention of ended maintenances and of audit log entries other than audit entries.
+        audit: Retention of audit entries in the audit log; never shorter than `history`.
+        entries_max: Maximum number of other entries in the audit log.
         outcomes: Retention of idempotency keys.
     """
 

@@ -1,4 +1,4 @@
-"""The ledger's hash chains in SQL: reading them, appending to them, and forgetting entries without breaking them."""
+"""The audit log's hash chains in SQL: reading them, appending to them, and forgetting entries without breaking them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forewarn.store.rows import in_pieces, to_row
 
 __all__ = ["HEADS", "Heads", "forget_audit", "forget_events", "linked", "nth_newest_event", "read_links", "seal"]
 
-HEADS = "ledger_heads"
+HEADS = "audit_log_heads"
 """Key in `meta` of the heads of both chains."""
 
 _SEAL_PIECE = 1000
@@ -67,8 +67,8 @@ def linked(heads: Heads, numbered: Iterable[tuple[int, Entry]]) -> list[dict[str
 
 def seal(connection: sa.Connection, heads: Heads) -> None:
     """Chain the entries that replicas of an older version have written since, in order of their numbers."""
-    c, after = t.ledger.c, heads.counter
-    update = sa.update(t.ledger).where(c.sequence == sa.bindparam("the_sequence"))
+    c, after = t.audit_log.c, heads.counter
+    update = sa.update(t.audit_log).where(c.sequence == sa.bindparam("the_sequence"))
     update = update.values(chain=sa.bindparam("the_chain"), hash=sa.bindparam("the_hash"))
     while True:
         query = sa.select(*t.ENTRY_COLUMNS).where(c.sequence > after, c.hash.is_(None)).order_by(c.sequence)
@@ -91,7 +91,7 @@ def read_links(connection: sa.Connection, after: int | None, limit: int) -> Link
     links = sorted([*_kept(connection, after, limit + 1), *_forgotten(connection, after, limit + 1)], key=_number)
     meta = sa.select(t.meta.c.value).where(t.meta.c.key == HEADS)
     heads = Heads.parse(connection.execute(meta).scalar())
-    oldest = connection.execute(sa.select(sa.func.min(t.ledger.c.sequence)).where(t.IS_AUDIT)).scalar()
+    oldest = connection.execute(sa.select(sa.func.min(t.audit_log.c.sequence)).where(t.IS_AUDIT)).scalar()
     return LinkPage(
         links=tuple(links[:limit]),
         heads=heads.of,
@@ -106,7 +106,7 @@ def _number(each: Link) -> int:
 
 
 def _kept(connection: sa.Connection, after: int | None, limit: int) -> Iterator[Link]:
-    c = t.ledger.c
+    c = t.audit_log.c
     query = sa.select(*t.ENTRY_COLUMNS, c.chain, c.hash).order_by(c.sequence).limit(limit)
     query = query if after is None else query.where(c.sequence > after)
     for row in connection.execute(query).mappings():
@@ -116,7 +116,7 @@ def _kept(connection: sa.Connection, after: int | None, limit: int) -> Iterator[
 
 
 def _forgotten(connection: sa.Connection, after: int | None, limit: int) -> Iterator[Link]:
-    c = t.ledger_forgotten.c
+    c = t.audit_log_forgotten.c
     for chain in Chain:
         query = sa.select(c.sequence, c.hash).where(c.chain == chain).order_by(c.sequence)
         query = query if after is None else query.where(c.sequence > after)
@@ -127,20 +127,20 @@ def _forgotten(connection: sa.Connection, after: int | None, limit: int) -> Iter
 def nth_newest_event(connection: sa.Connection, count: int) -> datetime | None:
     """Return the moment of the `count`-th newest entry of `Chain.EVENTS`; None if there are fewer.
 
-    Skipping that many rows of the ledger is quick because it uses only the index, and so is counting the few entries of
-    the other chain among them. That count is added to the offset until it no longer grows.
+    Skipping that many rows of the audit log is quick because it uses only the index, and so is counting the few entries
+    of the other chain among them. That count is added to the offset until it no longer grows.
     """
-    column = t.ledger.c.sequence
+    column = t.audit_log.c.sequence
     audit = 0
     while True:
         query = sa.select(column).order_by(column.desc()).offset(count - 1 + audit).limit(1)
         candidate = connection.execute(query).scalar()
         if candidate is None:
             return None
-        newer = sa.select(sa.func.count()).select_from(t.ledger).where(t.IS_AUDIT, column >= candidate)
+        newer = sa.select(sa.func.count()).select_from(t.audit_log).where(t.IS_AUDIT, column >= candidate)
         found = connection.execute(newer).scalar_one()
         if found == audit:
-            return connection.execute(sa.select(t.ledger.c.at).where(column == candidate)).scalar()
+            return connection.execute(sa.select(t.audit_log.c.at).where(column == candidate)).scalar()
         audit = found
 
 
@@ -149,7 +149,7 @@ def nth_newest_event(connection: sa.Connection, count: int) -> datetime | None:
 
 def forget_events(connection: sa.Connection, *terms: sa.ColumnElement[bool], limit: int | None = None) -> int:
     """Forget entries of `Chain.EVENTS`, the oldest first, and keep what the chain needs; return how many."""
-    c = t.ledger.c
+    c = t.audit_log.c
     query = sa.select(c.sequence, c.hash).where(c.chain == Chain.EVENTS, *terms)
     if limit is not None:
         query = query.order_by(c.at, c.sequence).limit(limit)
@@ -157,7 +157,7 @@ def forget_events(connection: sa.Connection, *terms: sa.ColumnElement[bool], lim
     _drop(connection, rows)
     if rows:
         content = [{"chain": Chain.EVENTS, "sequence": row.sequence, "hash": row.hash} for row in rows]
-        connection.execute(sa.insert(t.ledger_forgotten), content)
+        connection.execute(sa.insert(t.audit_log_forgotten), content)
     for piece in in_pieces(sorted(row.sequence for row in rows)):
         _join_runs(connection, piece)
     return len(rows)
@@ -169,14 +169,14 @@ def _join_runs(connection: sa.Connection, numbers: Sequence[int]) -> None:
     A run that begins or ends with one of these numbers may now continue an older run.
     """
     found = {*_followed(connection, numbers, is_newer=True), *_followed(connection, numbers, is_newer=False)}
-    c = t.ledger_forgotten.c
+    c = t.audit_log_forgotten.c
     for piece in in_pieces(sorted(found)):
-        connection.execute(sa.delete(t.ledger_forgotten).where(c.chain == Chain.EVENTS, c.sequence.in_(piece)))
+        connection.execute(sa.delete(t.audit_log_forgotten).where(c.chain == Chain.EVENTS, c.sequence.in_(piece)))
 
 
 def _followed(connection: sa.Connection, numbers: Sequence[int], *, is_newer: bool) -> Iterable[int]:
     """Find forgotten entries right before another one, where `numbers` are the newer or the older of each pair."""
-    this, other, kept = t.ledger_forgotten.alias("this"), t.ledger_forgotten.alias("other"), t.ledger.c
+    this, other, kept = t.audit_log_forgotten.alias("this"), t.audit_log_forgotten.alias("other"), t.audit_log.c
     column, mine = other.c.sequence, this.c.sequence
     order, is_beside = (column.desc(), column < mine) if is_newer else (column, column > mine)
     nearest = sa.select(column).where(other.c.chain == this.c.chain, is_beside).order_by(order).limit(1)
@@ -190,7 +190,7 @@ def _followed(connection: sa.Connection, numbers: Sequence[int], *, is_newer: bo
 
 def forget_audit(connection: sa.Connection, before: datetime, limit: int) -> int:
     """Forget the oldest entries of `Chain.AUDIT`, stopping at the first one not before `before`; return how many."""
-    c, f = t.ledger.c, t.ledger_forgotten.c
+    c, f = t.audit_log.c, t.audit_log_forgotten.c
     first_kept = sa.select(c.sequence).where(t.IS_AUDIT, c.at >= before).order_by(c.sequence).limit(1)
     end = connection.execute(first_kept).scalar()
     query = sa.select(c.sequence, c.hash).where(t.IS_AUDIT).order_by(c.sequence).limit(limit)
@@ -199,12 +199,12 @@ def forget_audit(connection: sa.Connection, before: datetime, limit: int) -> int
         return 0
     _drop(connection, rows)
     # Only the last forgotten entry stays noted: the chain continues from its hash.
-    connection.execute(sa.delete(t.ledger_forgotten).where(f.chain == Chain.AUDIT, f.sequence < rows[-1].sequence))
+    connection.execute(sa.delete(t.audit_log_forgotten).where(f.chain == Chain.AUDIT, f.sequence < rows[-1].sequence))
     anchor = {"chain": Chain.AUDIT, "sequence": rows[-1].sequence, "hash": rows[-1].hash}
-    connection.execute(sa.insert(t.ledger_forgotten), [anchor])
+    connection.execute(sa.insert(t.audit_log_forgotten), [anchor])
     return len(rows)
 
 
 def _drop(connection: sa.Connection, rows: Sequence[sa.Row[Any, Any]]) -> None:
     for piece in in_pieces(row.sequence for row in rows):
-        connection.execute(sa.delete(t.ledger).where(t.ledger.c.sequence.in_(piece)))
+        connection.execute(sa.delete(t.audit_log).where(t.audit_log.c.sequence.in_(piece)))

@@ -114,7 +114,7 @@ class Forgotten:
 
     Attributes:
         maintenances: Number of ended maintenances, forgotten with their events and claims.
-        entries: Number of ledger entries, both of these maintenances and of none.
+        entries: Number of audit log entries, both of these maintenances and of none.
     """
 
     maintenances: int = 0
@@ -259,7 +259,7 @@ class Reader(NotifyingReader, Protocol):
         selection: Selection = EVERYTHING,
         owned: Owned | None = None,
     ) -> Page[Entry]:
-        """Return ledger entries; each page is oldest first.
+        """Return audit log entries; each page is oldest first.
 
         Args:
             after: Lower bound of the sequence, exclusive.
@@ -461,7 +461,7 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
     def prune(
         self, ended_before: datetime, outcomes_before: datetime, limit: int, audit_before: datetime | None = None
     ) -> Forgotten:
-        """Forget at most `limit` maintenances that ended before `ended_before`, with their events and ledger entries.
+        """Forget up to `limit` maintenances that ended before `ended_before`, with their events and audit log entries.
 
         Once fewer than `limit` are left, entries of no maintenance are forgotten too, at most ten times `limit`. Then
         entries of `Chain.AUDIT` are forgotten by age alone, the oldest first, also at most ten times `limit`: those

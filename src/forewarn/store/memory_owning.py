@@ -21,7 +21,7 @@ def has_maintenance(owned: Owned | None, selection: Selection, maintenance: Main
 
 
 def has_entry(tables: Tables, owned: Owned, entry: Entry, selection: Selection) -> bool:
-    """Return True if the ledger entry concerns the tenant."""
+    """Return True if the audit log entry concerns the tenant."""
 
     def find_vm(name: str) -> tuple[VirtualMachine, Scope | None] | None:
         vm = tables.vms.rows.get(name)

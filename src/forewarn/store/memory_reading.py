@@ -165,7 +165,9 @@ class MemoryReader(MemoryNotifyingReader):
     def _takes(self, selection: Selection, maintenance: Maintenance) -> bool:
         if selection == EVERYTHING:
             return True
-        entries = (self._tables.ledger.rows[number][1] for (number,) in self._tables.entries_of.group(maintenance.id))
+        entries = (
+            self._tables.audit_log.rows[number][1] for (number,) in self._tables.entries_of.group(maintenance.id)
+        )
         return takes_maintenance(selection, maintenance, entries)
 
     def maintenance(self, maintenance_id: str, owned: Owned | None = None) -> Maintenance | None:
@@ -218,7 +220,7 @@ class MemoryReader(MemoryNotifyingReader):
         return Page(found[:limit][::-1] if newest else found[:limit], following)
 
     def _entries(self, numbers: Iterable[int], selection: Selection, owned: Owned | None) -> Iterator[Entry]:
-        rows, maintenances = self._tables.ledger.rows, self._tables.maintenances.rows
+        rows, maintenances = self._tables.audit_log.rows, self._tables.maintenances.rows
         for number in numbers:
             entry = rows[number][1]
             if owned is not None and not has_entry(self._tables, owned, entry, selection):
@@ -229,13 +231,13 @@ class MemoryReader(MemoryNotifyingReader):
     def excess_until(self, entries_max: int) -> datetime | None:
         index = self._tables.entries_in.group(Chain.EVENTS)
         count = len(index) - entries_max
-        return self._tables.ledger.rows[index[count - 1][0]][1].at if count > 0 else None
+        return self._tables.audit_log.rows[index[count - 1][0]][1].at if count > 0 else None
 
     def nth_newest_of_tenant(self, tenant_key: str, since: datetime, count: int) -> datetime | None:
         operations = self._tables.by_tenant.group(tenant_key)
         ids = [maintenance_id for _, maintenance_id in operations[bisect_left(operations, (since,)) :]]
         numbers = sorted(number for each in ids for (number,) in self._tables.entries_of.group(each))
-        entries = [self._tables.ledger.rows[number][1] for number in numbers]
+        entries = [self._tables.audit_log.rows[number][1] for number in numbers]
         made = [entry.at for entry in entries if entry.actor.startswith(f"{Role.TENANT}:")]
         return made[-count] if len(made) >= count else None
 
@@ -258,7 +260,7 @@ class MemoryReader(MemoryNotifyingReader):
     def _link(self, forgotten: Chain | None, number: int) -> Link:
         if forgotten is not None:
             return self._tables.forgotten.rows[forgotten, number]
-        _, entry, chain, digest = self._tables.ledger.rows[number]
+        _, entry, chain, digest = self._tables.audit_log.rows[number]
         return Link(sequence=number, chain=chain, hash=digest, entry=entry)
 
     def counts(self) -> Mapping[MaintenanceState, int]:

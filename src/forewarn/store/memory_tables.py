@@ -27,7 +27,7 @@ Place = tuple[Hashable, tuple[Any, ...]]
 """A group, and the place in it: the sort key of the value within the group, ending with the key in the table."""
 
 Numbered = tuple[int, Entry, Chain, bytes]
-"""A ledger entry with its number, its chain and its hash. An entry gets its number when read: most never are."""
+"""An audit log entry with its number, its chain and its hash. An entry gets its number when read: most never are."""
 
 ALL = ""
 """Name of the group of an index that has only one."""
@@ -230,8 +230,8 @@ class Tables:
         self.entries_of: Index[Numbered] = Index(_entry_place)
         self.loose_entries: Index[Numbered] = Index(_loose_entry_place)
         self.entries_in: Index[Numbered] = Index(lambda e: (e[2], (e[0],)), is_fixed=True)
-        self.ledger: Table[Numbered] = Table(
-            "ledger entry",
+        self.audit_log: Table[Numbered] = Table(
+            "audit log entry",
             self._log,
             self.entries_by_sequence,
             self.entries_of,
@@ -239,7 +239,7 @@ class Tables:
             self.entries_in,
         )
         self.forgotten_in: Index[Link] = Index(lambda each: (each.chain, (each.sequence,)), is_fixed=True)
-        self.forgotten: Table[Link] = Table("forgotten ledger entry", self._log, self.forgotten_in)
+        self.forgotten: Table[Link] = Table("forgotten audit log entry", self._log, self.forgotten_in)
         self.heads = {chain: Head() for chain in Chain}
 
         self.outcomes_by_at: Index[Outcome] = Index(lambda o: (ALL, (o.at, o.key)))

@@ -207,7 +207,7 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
             sequence, chain = self.next_sequence(), chain_of(entry)
             digest = link(self._heads[chain].hash, chain, sequence, entry)
             self._heads[chain] = Head(sequence=sequence, hash=digest)
-            tables.ledger.put(sequence, (sequence, entry, chain, digest))
+            tables.audit_log.put(sequence, (sequence, entry, chain, digest))
         self.keep_looks(changes.looks)
 
     def _mark(self, audiences: Iterable[str]) -> None:
@@ -321,7 +321,7 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
             for _, key in list(tables.events_of.group(maintenance_id)):
                 tables.events.put(key, None)
             of_it = [number for (number,) in tables.entries_of.group(maintenance_id)]
-            numbers += [number for number in of_it if tables.ledger.rows[number][2] is Chain.EVENTS]
+            numbers += [number for number in of_it if tables.audit_log.rows[number][2] is Chain.EVENTS]
             tables.looks.put(maintenance_id, None)
             tables.maintenances.put(maintenance_id, None)
         if len(old) < limit:
@@ -336,15 +336,15 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
         return Forgotten(maintenances=len(old), entries=len(numbers) + len(audit))
 
     def _old_audit(self, before: datetime, limit: int) -> list[int]:
-        rows = self._tables.ledger.rows
+        rows = self._tables.audit_log.rows
         numbers = (number for (number,) in self._tables.entries_in.group(Chain.AUDIT))
         return list(islice(takewhile(lambda number: rows[number][1].at < before, numbers), limit))
 
     def _forget_entry(self, number: int) -> None:
         """Forget one entry, noting only the last of each run of forgotten entries: the chain continues there."""
         tables = self._tables
-        _, _, chain, digest = tables.ledger.rows[number]
-        tables.ledger.put(number, None)
+        _, _, chain, digest = tables.audit_log.rows[number]
+        tables.audit_log.put(number, None)
         noted, kept = tables.forgotten_in.group(chain), tables.entries_in.group(chain)
         before, after = bisect_left(noted, (number,)), bisect_left(kept, (number,))
         previous = noted[before - 1][0] if before else None

@@ -60,7 +60,7 @@ def owned_events(owned: Owned) -> _Condition:
 def owned_entries(
     owned: Owned, dialect: str, within: Sequence[_Condition], selection: Selection = EVERYTHING, *, is_near: bool
 ) -> _Condition:
-    """Return the condition on table `ledger`.
+    """Return the condition on table `audit_log`.
 
     An entry of a maintenance belongs to a tenant by the claims of that maintenance, no matter who owns the VM today. If
     it names an audience or a VM, that must be the tenant's; if it names neither nor an event, it is about the
@@ -73,7 +73,7 @@ def owned_entries(
         selection: Filter; if it names a place, the claim by which an entry belongs must be at that place.
         is_near: True to examine each entry, if there are few; otherwise all that belong to the tenant are found first.
     """
-    c = t.ledger.c
+    c = t.audit_log.c
     is_whole = c.audience.is_(None) & c.event_id.is_(None) & (c.vm.is_(None) | (c.vm == t.claim.c.vm))
     of_claim = sa.and_(_owned_claims(owned), _is_audience_of_claim(c.audience) | is_whole, *_at_place(selection))
     names = sa.select(t.vm.c.name).where(owned_vms(owned))

@@ -239,7 +239,7 @@ class SqlReader(SqlNotifyingReader):
         within = reach(self._connection, selection, after, before)
         if selection.has_to_look_at_entries:
             within = within.shortened(selection.look_max, self.position(), is_backwards=newest)
-        column = t.ledger.c.sequence
+        column = t.audit_log.c.sequence
         numbers = within.terms(column)
         query = sa.select(*t.ENTRY_COLUMNS).where(*entry_terms(selection, self._dialect, numbers))
         if owned is not None:
@@ -260,10 +260,10 @@ class SqlReader(SqlNotifyingReader):
         return read_links(self._connection, after, limit)
 
     def nth_newest_of_tenant(self, tenant_key: str, since: datetime, count: int) -> datetime | None:
-        c, m = t.ledger.c, t.maintenance.c
+        c, m = t.audit_log.c, t.maintenance.c
         query = sa.select(c.at).join(t.maintenance, m.id == c.maintenance_id)
         query = query.where(m.tenant_key == tenant_key, m.created_at >= since, c.actor.startswith(f"{Role.TENANT}:"))
-        # Order by a sum, not by the column, or a database may scan the whole ledger backwards to keep its order.
+        # Order by a sum, not by the column, or a database may scan the whole audit log backwards to keep its order.
         newest_first = (c.sequence + 0).desc()
         return self._connection.execute(query.order_by(newest_first).offset(count - 1).limit(1)).scalar()
 

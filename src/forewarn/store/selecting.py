@@ -25,8 +25,8 @@ Term = sa.ColumnElement[bool]
 
 
 def entry_terms(selection: Selection, dialect: str, within: Sequence[Term]) -> list[Term]:
-    """Return the conditions on a row of the ledger, including `within`, the known conditions on its number."""
-    s, c = selection, t.ledger.c
+    """Return the conditions on a row of the audit log, including `within`, the known conditions on its number."""
+    s, c = selection, t.audit_log.c
     terms = [*within, *_within(s, c.at)]
     if s.maintenance_id is not None:
         terms.append(c.maintenance_id == s.maintenance_id)
@@ -66,7 +66,7 @@ def maintenance_terms(selection: Selection, dialect: str) -> list[Term]:
         terms.append(sa.or_(*(_contains(column, s.text, dialect) for column in (c.description, c.force_reason))))
     of_entry = [_unindexed(term) for term in _of_entry(s)]
     if of_entry:
-        terms.append(sa.exists().where(t.ledger.c.maintenance_id == c.id, *of_entry))
+        terms.append(sa.exists().where(t.audit_log.c.maintenance_id == c.id, *of_entry))
     return terms
 
 
@@ -76,7 +76,7 @@ def _within(selection: Selection, column: sa.Column[Any]) -> list[Term]:
 
 
 def _of_entry(selection: Selection) -> list[Term]:
-    c = t.ledger.c
+    c = t.audit_log.c
     terms: list[Term] = []
     if len(selection.kinds) == 1:
         terms.append(c.kind == selection.kinds[0])  # keeps the order of the index, which a list would not
@@ -118,7 +118,7 @@ def _claimed(selection: Selection) -> sa.Select[tuple[str]]:
 
 def _numbers_at_place(selection: Selection, within: Sequence[Term]) -> sa.SelectBase:
     """Return the numbers of the entries related to that place; an index finds each part."""
-    s, c = selection, t.ledger.c
+    s, c = selection, t.audit_log.c
     number = sa.select(c.sequence).where(*within)
     parts = [number.where(c.maintenance_id.in_(_claimed(s)))]
     if s.host is None:
@@ -168,7 +168,7 @@ class Reach:
 def reach(connection: sa.Connection, selection: Selection, after: int = 0, before: int | None = None) -> Reach:
     """Return the range of numbers, between `after` and `before`, given out around the period of a selection.
 
-    Entries and maintenances share one counter, so the ledger gives the range for both.
+    Entries and maintenances share one counter, so the audit log gives the range for both.
     """
     low, high = after, before
     has_moment = selection.since is not None or selection.until is not None
@@ -192,8 +192,8 @@ def _moved(moment: datetime, by: timedelta) -> datetime:
 
 
 def _entry_beside(connection: sa.Connection, moment: datetime, *, is_before: bool) -> int | None:
-    at = t.ledger.c.at
-    query = sa.select(t.ledger.c.sequence).limit(1)
+    at = t.audit_log.c.at
+    query = sa.select(t.audit_log.c.sequence).limit(1)
     query = query.where(at < moment).order_by(at.desc()) if is_before else query.where(at >= moment).order_by(at)
     return connection.execute(query).scalar()
 

@@ -35,6 +35,8 @@ __all__ = [
     "IS_AUDIT",
     "address",
     "audience",
+    "audit_log",
+    "audit_log_forgotten",
     "claim",
     "delivery",
     "event",
@@ -43,8 +45,6 @@ __all__ = [
     "host_token",
     "idempotency",
     "lease",
-    "ledger",
-    "ledger_forgotten",
     "look",
     "maintenance",
     "meta",
@@ -209,7 +209,7 @@ meta = sa.Table(
     metadata,
     sa.Column("key", sa.String, primary_key=True),
     _required("value", sa.String),
-    comment="The counter that numbers maintenances, events and ledger entries, and the fingerprint of the inventory.",
+    comment="Counter for maintenances, events and audit log entries, and the fingerprint of the inventory.",
 )
 
 host = sa.Table(
@@ -345,8 +345,8 @@ event = sa.Table(
     _where("ix_event_audience_listed", "audience", is_true="is_listed"),
 )
 
-ledger = sa.Table(
-    "ledger",
+audit_log = sa.Table(
+    "audit_log",
     metadata,
     sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
     _required("at", Moment, index=True),
@@ -361,31 +361,31 @@ ledger = sa.Table(
     sa.Column("reason", sa.String),
     sa.Column("chain", Word(Chain)),
     sa.Column("hash", sa.LargeBinary(32)),
-    sa.Index("ix_ledger_kind_sequence", "kind", "sequence"),
-    sa.Index("ix_ledger_actor_sequence", "actor", "sequence"),
-    sa.Index("ix_ledger_vm", "vm"),
-    sa.Index("ix_ledger_audience", "audience"),
+    sa.Index("ix_audit_log_kind_sequence", "kind", "sequence"),
+    sa.Index("ix_audit_log_actor_sequence", "actor", "sequence"),
+    sa.Index("ix_audit_log_vm", "vm"),
+    sa.Index("ix_audit_log_audience", "audience"),
     sa.Index(
-        "ix_ledger_audit",
+        "ix_audit_log_audit",
         "sequence",
         sqlite_where=sa.text("chain = 'audit'"),
         postgresql_where=sa.text("chain = 'audit'"),
     ),
 )
 
-ENTRY_COLUMNS = [column for column in ledger.columns if column.name not in {"chain", "hash"}]
+ENTRY_COLUMNS = [column for column in audit_log.columns if column.name not in {"chain", "hash"}]
 """Columns of an `Entry`."""
 
-IS_AUDIT = ledger.c.chain == sa.literal_column("'audit'")
+IS_AUDIT = audit_log.c.chain == sa.literal_column("'audit'")
 """Condition in the words of the partial index; with other words SQLite does not use it."""
 
-ledger_forgotten = sa.Table(
-    "ledger_forgotten",
+audit_log_forgotten = sa.Table(
+    "audit_log_forgotten",
     metadata,
     sa.Column("chain", Word(Chain), primary_key=True),
     sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
     _required("hash", sa.LargeBinary(32)),
-    comment="The last entry of each run of the ledger that retention has forgotten: there the chain goes on.",
+    comment="The last entry of each run of the audit log that retention has forgotten: there the chain goes on.",
 )
 
 feed = sa.Table(
@@ -482,7 +482,7 @@ subscription = sa.Table(
     _required("created_at", Moment),
     _required("created_by", sa.String),
     sa.Column("failing_since", Moment),
-    comment="Who is told of what happens; the cursor says up to which ledger entry.",
+    comment="Who is told of what happens; the cursor says up to which audit log entry.",
 )
 
 delivery = sa.Table(

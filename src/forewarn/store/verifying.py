@@ -1,4 +1,4 @@
-"""Verification of the ledger's hash chains from outside of a service."""
+"""Verification of the audit log's hash chains from outside of a service."""
 
 from __future__ import annotations
 

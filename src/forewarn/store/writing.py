@@ -239,7 +239,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         self._index_claims(changes)
         numbered = [(self.next_sequence(), entry) for entry in changes.entries]
         if numbered:
-            self._connection.execute(sa.insert(t.ledger), linked(self._heads, numbered))
+            self._connection.execute(sa.insert(t.audit_log), linked(self._heads, numbered))
         self.keep_looks(changes.looks)
 
     def _mark(self, audiences: Iterable[str]) -> None:
@@ -379,10 +379,10 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         for piece in in_pieces(ids):
             for column in (t.event.c.maintenance_id, t.claim.c.maintenance_id, t.look.c.maintenance_id, columns.id):
                 self._connection.execute(sa.delete(column.table).where(column.in_(piece)))
-            entries += forget_events(self._connection, t.ledger.c.maintenance_id.in_(piece))
+            entries += forget_events(self._connection, t.audit_log.c.maintenance_id.in_(piece))
         if len(ids) < limit:
             self._forget_tokens(ended_before)
-            is_loose = (t.ledger.c.maintenance_id.is_(None), t.ledger.c.at < ended_before)
+            is_loose = (t.audit_log.c.maintenance_id.is_(None), t.audit_log.c.at < ended_before)
             entries += forget_events(self._connection, *is_loose, limit=10 * limit)
             entries += forget_audit(self._connection, audit_before or ended_before, 10 * limit)
         self._connection.execute(sa.delete(t.delivery).where(t.delivery.c.at < ended_before))

@@ -37,7 +37,7 @@ from forewarn.wire.imds import encode_document
 __all__ = ["ACTOR", "Announced", "Lab"]
 
 ACTOR = "operator:test"
-"""Actor in the ledger for all actions of a test."""
+"""Actor in the audit log for all actions of a test."""
 
 Announced: TypeAlias = tuple[Maintenance, list[Event]]
 """A maintenance with its events."""

@@ -24,7 +24,7 @@ class AccessTokenIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = Field(
-        description="Whose it is; the ledger says it. `local` is the name of the token in the state folder."
+        description="Whose it is; the audit log says it. `local` is the name of the token in the state folder."
     )
     role: _PersonRole
     scopes: list[_Name] = Field(default_factory=list, max_length=_NAMES_MAX, description="Of a tenant.")
@@ -85,7 +85,7 @@ class PrincipalOut(BaseModel):
     """The authenticated caller."""
 
     model_config = ConfigDict(frozen=True)
-    actor: str = Field(description="As the ledger names it.")
+    actor: str = Field(description="As the audit log names it.")
     role: Role
     scopes: list[str]
     vms: list[str]

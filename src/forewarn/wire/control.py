@@ -84,7 +84,9 @@ def _rfc3339(moment: datetime) -> str:
 
 
 Moment = Annotated[AwareDatetime, AfterValidator(_utc), PlainSerializer(_rfc3339)]
-Reason = Annotated[str, Field(min_length=1, max_length=1000, pattern=_NO_NUL, description="Why; stands in the ledger.")]
+Reason = Annotated[
+    str, Field(min_length=1, max_length=1000, pattern=_NO_NUL, description="Why; stands in the audit log.")
+]
 Seconds = Annotated[float, Field(ge=0, le=_SPAN_MAX_S, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 
@@ -557,7 +559,7 @@ class InventoryOut(_Out):
 
 
 class EntryOut(_Out):
-    """One entry of the ledger."""
+    """One entry of the audit log."""
 
     sequence: int
     at: Moment
@@ -602,7 +604,7 @@ class ClockOut(_Out):
 class ClockConfirmationIn(_In):
     """Confirmation of a clock that has jumped."""
 
-    reason: str | None = Field(None, max_length=1000, description="Why, for the ledger.")
+    reason: str | None = Field(None, max_length=1000, description="Why, for the audit log.")
 
 
 class FaultOut(_Out):

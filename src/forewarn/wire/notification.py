@@ -1,4 +1,4 @@
-"""Notifications of ledger entries, as CloudEvents 1.0 in structured JSON.
+"""Notifications of audit log entries, as CloudEvents 1.0 in structured JSON.
 
 An entry about a maintenance makes a notification for each of its events, each of which one scope sees; so a tenant is
 notified of its own events only. A notification shows states as they were when the entry was written, however late it is
@@ -132,7 +132,7 @@ class Notification:
     """One notification to send.
 
     Attributes:
-        entry: The ledger entry.
+        entry: The audit log entry.
         kind: Kind of the notification.
         subject: Id of an event, a maintenance or a rollout.
         maintenance: The maintenance as it was then; None for a rollout.
@@ -170,7 +170,7 @@ def notifications_of(
     """Return the notifications of an entry for one recipient.
 
     Args:
-        entry: The ledger entry.
+        entry: The audit log entry.
         maintenance: The maintenance that the entry is about, as shown to the recipient; None if there is none, or if it
             was forgotten.
         events: Events of the maintenance that the recipient may see, in order.

@@ -40,7 +40,7 @@ class _Out(BaseModel):
 
 
 class SubscriptionIn(_In):
-    """A subscription to notifications of future ledger entries."""
+    """A subscription to notifications of future audit log entries."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Of your choice.")]
     url: Annotated[str, Field(max_length=2000, description="Where notifications are posted to.")]
@@ -100,7 +100,7 @@ class SubscriptionOut(_Out):
     state: SubscriptionState
     reason: str | None = Field(description="Why it is paused.")
     given_up: bool = Field(description="Whether it was paused because its receiver wants or takes nothing any more.")
-    cursor: int = Field(description="Sequence in the ledger up to which all was handed over, or waits, or is dead.")
+    cursor: int = Field(description="Sequence in the audit log up to which all was handed over, or waits, or is dead.")
     waiting: int = Field(description="Deliveries that are tried again.")
     dead: int = Field(description="Deliveries that were given up.")
     failing_since: Moment | None

@@ -1,4 +1,4 @@
-"""The result of checking the ledger's hash chains, as the control API and the CLI show it."""
+"""The result of checking the audit log's hash chains, as the control API and the CLI show it."""
 
 from __future__ import annotations
 
@@ -85,8 +85,7 @@ def parse_noted(texts: Iterable[str]) -> dict[Chain, list[Head]]:
         try:
             noted.setdefault(Chain(name), []).append(Head.parse(rest))
         except ValueError as error:
-            msg = (
-                f"{text[:100]!r} is not a head of the ledger: expected CHAIN:SEQUENCE:HASH, as 'ledger head' prints it"
-            )
+            msg = f"{text[:100]!r} is not a head of the audit log: expected CHAIN:SEQUENCE:HASH "
+            msg += "(see 'forewarn audit-log head')"
             raise InvalidRequest(msg) from error
     return noted

@@ -1,4 +1,4 @@
-"""What must hold of a run, whatever happened in it: read from the histories and the ledger, not from the agents."""
+"""What must hold of a run, whatever happened in it: read from the histories and the audit log, not from the agents."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def check(region: Region) -> Findings:
     findings.complaints += [f"at the end: {left}" for left in region.left]
     events = region.events()
     maintenances = {m.id: m for m in region.maintenances()}
-    announced = {e.maintenance_id: e.at for e in region.ledger() if e.kind is EntryKind.SCHEDULED}
+    announced = {e.maintenance_id: e.at for e in region.audit_log() if e.kind is EntryKind.SCHEDULED}
     shown = {event.id: _shown(event, maintenances[event.maintenance_id]) for each in events.values() for event in each}
     for machine in region.machines.values():
         findings.complaints += machine.broken

@@ -1,4 +1,4 @@
-"""What was seen from outside of one VM's agents, in order. The checks read nothing else but this and the ledger."""
+"""What was seen from outside of one VM's agents, in order. The checks read nothing else but this and the audit log."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class Region:
                 ]
         return found
 
-    # What the ledger says
+    # What the audit log says
 
     def maintenances(self) -> list[Maintenance]:
         with self.store.store.read() as reader:
@@ -201,7 +201,7 @@ class Region:
             found: dict[str, list[Event]] = reader.events_of(ids)
         return found
 
-    def ledger(self) -> list[Entry]:
+    def audit_log(self) -> list[Entry]:
         with self.store.store.read() as reader:
             found: list[Entry] = reader.entries(limit=1_000_000).items
         return found

@@ -90,7 +90,7 @@ def test_the_script_of_a_shell_is_printed_for_the_asking(shell: Shell, capsys: p
 
 
 def test_a_command_of_two_words_is_offered_after_the_first_of_them() -> None:
-    assert [word for word, _ in complete(ROOT, ["ledger", ""]).words] == ["verify", "head"]
-    assert [word for word, _ in complete(ROOT, ["ledger", "v"]).words] == ["verify"]
-    assert "--follow" in [word for word, _ in complete(ROOT, ["ledger", "--f"]).words]
-    assert [word for word, _ in complete(ROOT, ["ledger", "verify", "--data"]).words] == ["--database-url"]
+    assert [word for word, _ in complete(ROOT, ["audit-log", ""]).words] == ["verify", "head"]
+    assert [word for word, _ in complete(ROOT, ["audit-log", "v"]).words] == ["verify"]
+    assert "--follow" in [word for word, _ in complete(ROOT, ["audit-log", "--f"]).words]
+    assert [word for word, _ in complete(ROOT, ["audit-log", "verify", "--data"]).words] == ["--database-url"]

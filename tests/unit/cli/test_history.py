@@ -18,7 +18,7 @@ from forewarn.wire.history import EpisodeOut
 
 def test_csv_has_every_member_that_is_no_table_itself() -> None:
     shown = {name: columns.split() for name, columns in CSV_COLUMNS.items()}
-    assert shown["ledger"] == list(EntryOut.model_fields)
+    assert shown["audit-log"] == list(EntryOut.model_fields)
     assert shown["events"] == list(EventOut.model_fields)
     assert shown["maintenances"] == [name for name in MaintenanceOut.model_fields if name != "events"]
 
@@ -44,10 +44,10 @@ def test_a_cell_that_a_spreadsheet_would_run_is_text(value: object, cell: object
 
 
 def test_csv_is_quoted_and_has_a_line_of_names(capsys: pytest.CaptureFixture[str]) -> None:
-    nothing = dict.fromkeys(CSV_COLUMNS["ledger"].split())
-    print_csv([nothing | {"sequence": 7, "reason": 'a "b",\nc'}], "ledger", Output())
+    nothing = dict.fromkeys(CSV_COLUMNS["audit-log"].split())
+    print_csv([nothing | {"sequence": 7, "reason": 'a "b",\nc'}], "audit-log", Output())
     names, row = capsys.readouterr().out.split("\n", 1)
-    assert names == CSV_COLUMNS["ledger"].replace(" ", ",")
+    assert names == CSV_COLUMNS["audit-log"].replace(" ", ",")
     assert row == '7,,,,,,,,,,"a ""b"",\nc"\n'
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import typer
 
+from forewarn.cli.audit_log import entry_line
 from forewarn.cli.config import described, without_password
 from forewarn.cli.inventory import without_defaults
-from forewarn.cli.ledger import entry_line
 from forewarn.cli.maintenance import forced, made_lines, moved_words, planned_lines, schedule_body, timeline
 from forewarn.cli.openapi import openapi_document
 from forewarn.cli.serve import parse_assignments, ready_line
@@ -136,10 +136,10 @@ def test_the_timeline_counts_from_the_first_entry_and_tells_who_from_where() -> 
     assert lines[2].endswith("(all agree)")
 
 
-# ledger
+# audit log
 
 
-def test_a_ledger_line_names_all_that_is_known() -> None:
+def test_an_audit_log_line_names_all_that_is_known() -> None:
     line = entry_line(entry(maintenance_id="k3", event_id="E1", scope="web", source_address="10.9.0.11", reason="now"))
     assert line.split() == [
         "7", "2030-01-01", "00:00:00Z", "started", "forewarn", "maintenance=k3", "event=E1", "scope=web",

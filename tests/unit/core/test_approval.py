@@ -149,7 +149,7 @@ def test_an_operator_who_names_an_unknown_id_approves_nothing() -> None:
     assert world.changes.is_empty
 
 
-def test_the_ledger_says_who_approved_from_where_and_with_which_version() -> None:
+def test_the_audit_log_says_who_approved_from_where_and_with_which_version() -> None:
     world, made, web, _ = shared_host()
     world.approve("web-1", web.id)
     (entry,) = world.changes.entries

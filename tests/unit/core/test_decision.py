@@ -166,7 +166,7 @@ def test_neighbours_are_active_and_share_a_vm_or_scope_oldest_first() -> None:
     assert [each.id for each in draft.neighbours(mine)] == ["older", "younger"]
 
 
-def test_the_ledger_tells_every_step_with_its_actor() -> None:
+def test_the_audit_log_tells_every_step_with_its_actor() -> None:
     world = World(vm("a"))
     made = world.plan_one(RESTART)
     world.approve("a", world.event_of(made).id)

@@ -100,7 +100,7 @@ def test_a_scheduled_maintenance_cannot_fail() -> None:
         world.fail(made)
 
 
-def test_the_first_impact_is_noted_once_and_every_one_stands_in_the_ledger() -> None:
+def test_the_first_impact_is_noted_once_and_every_one_stands_in_the_audit_log() -> None:
     """R80, R82: no document changes."""
     world = World(vm("a"))
     made = world.force_start(world.plan_one(RESTART))

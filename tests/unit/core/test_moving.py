@@ -1,4 +1,4 @@
-"""Deferring and extending: bounded, in the ledger, the same for all tenants."""
+"""Deferring and extending: bounded, in the audit log, the same for all tenants."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_the_longest_notice_is_a_setting() -> None:
         Request(cause="user-restart", vms=("a",), not_before=NOW + minutes(2), force_reason="drill"),
     ],
 )
-def test_a_reason_undercuts_the_minimum_notice_and_stands_in_the_ledger(request_: Request) -> None:
+def test_a_reason_undercuts_the_minimum_notice_and_stands_in_the_audit_log(request_: Request) -> None:
     """R71 (A21)."""
     world = World(vm("a"))
     made = world.plan_one(request_)

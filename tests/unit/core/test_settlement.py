@@ -203,7 +203,7 @@ def test_a_delete_keeps_its_not_before_once_announced(wait: float) -> None:
     assert world.state_of(made) is S.STARTED
 
 
-def test_an_operator_may_start_before_not_before_and_the_reason_stands_in_the_ledger() -> None:
+def test_an_operator_may_start_before_not_before_and_the_reason_stands_in_the_audit_log() -> None:
     """Invariant 4 of the design; R84: for all tenants together."""
     world = shared_host()
     made = world.force_start(world.plan_one(Request(cause="host-maintenance", hosts=("host-1",))))

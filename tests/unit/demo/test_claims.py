@@ -13,7 +13,7 @@ def test_an_act_that_went_well_breaks_no_claim() -> None:
     assert first_fault(ANNOUNCED, migration()) is None
 
 
-def test_a_start_before_the_last_approval_in_the_ledger_is_a_fault() -> None:
+def test_a_start_before_the_last_approval_in_the_audit_log_is_a_fault() -> None:
     record = Record()
     record.add(Entry(at=after(0), sequence=1, kind="scheduled"))
     record.add(Entry(at=after(1), sequence=2, kind="approved", vm="WestNO_0"))

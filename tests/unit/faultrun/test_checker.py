@@ -382,7 +382,7 @@ def test_each_violation_is_found(spoil: Callable[[Account], None], found_by: str
     assert found_by in {line.partition(":")[0] for line in checker.check(account)}
 
 
-def test_an_approval_of_what_had_started_before_need_not_be_in_the_ledger() -> None:
+def test_an_approval_of_what_had_started_before_need_not_be_in_the_audit_log() -> None:
     """R49."""
     account = sound()
     account.votes.append(Vote(vm="web-0", event_id="E-b", tries=tried(200, moment=7)))

@@ -74,13 +74,13 @@ def test_approvals_are_counted_by_who_gave_them(metrics: Metrics) -> None:
     metrics.notice(Changes(entries=[Entry(kind=EntryKind.APPROVED, at=NOW, actor=actor) for actor in actors]))
     shown = samples(metrics)
     assert [shown["forewarn_approvals_total", (who,)] for who in ("vm", "operator", "policy")] == [2, 1, 1]
-    assert shown["forewarn_ledger_entries_total", ("approved",)] == 4
+    assert shown["forewarn_audit_log_entries_total", ("approved",)] == 4
 
 
 def test_every_kind_and_state_is_there_before_it_happens(metrics: Metrics) -> None:
     """A rate can be taken only of what was zero before."""
     shown = samples(metrics)
-    assert all(shown["forewarn_ledger_entries_total", (kind.value,)] == 0 for kind in EntryKind)
+    assert all(shown["forewarn_audit_log_entries_total", (kind.value,)] == 0 for kind in EntryKind)
     assert all(shown["forewarn_maintenances", (state.value,)] == 0 for state in MaintenanceState)
     assert [shown["forewarn_approvals_total", (who,)] for who in ("vm", "operator", "policy")] == [0, 0, 0]
 

@@ -370,11 +370,11 @@ def told(reader: Reader) -> Mapping[str, object]:
         ),
         "maintenance": lambda: [reader.maintenance(i) for i in ids],
         "events": lambda: reader.events_of(iter(ids)),
-        "ledger": lambda: list(pages(lambda after: reader.entries(after=after or 0, limit=3))),
-        "ledger of one": lambda: list(
+        "audit_log": lambda: list(pages(lambda after: reader.entries(after=after or 0, limit=3))),
+        "audit-log of one": lambda: list(
             pages(lambda after: reader.entries(after=after or 0, limit=1, selection=Selection(maintenance_id="m-1")))
         ),
-        "end of the ledger": lambda: [
+        "end of the audit log": lambda: [
             [(e.sequence, e) for e in reader.entries(after=after, limit=2, newest=True).items] for after in (0, 1, 4)
         ],
         "links": lambda: all_links(reader),

@@ -63,7 +63,7 @@ def test_nothing_that_a_command_prints_has_them(is_json: bool, capsys: pytest.Ca
     output.table([Column("a")], [[HOSTILE]])
     output.fields([("a", HOSTILE)])
     print_items([{"a": HOSTILE}], output)
-    print_csv([dict.fromkeys(CSV_COLUMNS["ledger"].split(), HOSTILE)], "ledger", output)
+    print_csv([dict.fromkeys(CSV_COLUMNS["audit-log"].split(), HOSTILE)], "audit-log", output)
     printed = capsys.readouterr()
     assert is_harmless(printed.out + printed.err)
     assert "\\x1b]0;title" in printed.out

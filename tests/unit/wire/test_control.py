@@ -162,7 +162,7 @@ def test_a_vm_is_shown_with_its_scope_and_whether_it_asks() -> None:
     assert (lone.scope, lone.scope_kind, lone.enabled, lone.incarnation) == (None, "standalone", False, None)
 
 
-def test_a_ledger_entry_names_the_scope_without_its_kind() -> None:
+def test_an_audit_log_entry_names_the_scope_without_its_kind() -> None:
     entry = Entry(kind=EntryKind.APPROVED, at=NOW, actor="vm:web-0", audience="scope:web", sequence=9)
     shown = control.EntryOut.of(entry).model_dump(mode="json")
     assert (shown["sequence"], shown["kind"], shown["scope"], shown["at"]) == (

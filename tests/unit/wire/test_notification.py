@@ -1,4 +1,4 @@
-"""What is told of a ledger entry, to whom, and in which words."""
+"""What is told of an audit log entry, to whom, and in which words."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_maintenance_without_events_is_told_of_to_those_who_hear_everything() 
 @pytest.mark.parametrize(
     "kind", [K.QUEUED, K.IMPACTED, K.ATTEMPT_FAILED, K.INVENTORY_APPLIED, K.SUBSCRIPTION, K.ENABLED]
 )
-def test_the_rest_of_the_ledger_is_told_to_nobody(kind: EntryKind) -> None:
+def test_the_rest_of_the_audit_log_is_told_to_nobody(kind: EntryKind) -> None:
     assert told(an_entry(kind)) == []
 
 

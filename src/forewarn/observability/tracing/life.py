@@ -1,9 +1,9 @@
 """Trace of a maintenance: the spans that a commit adds to it. Pure: changes in, moments out.
 
-A moment becomes a span when it is over. Its times are those of the ledger, regardless of when and where it is exported:
+A moment becomes a span when it is over. Its times are those of the audit log, whenever and wherever it is exported:
 
 - the root, at the creation, from the process that created the maintenance;
-- a row of `_STEPS` for each entry of the ledger, with no duration;
+- a row of `_STEPS` for each entry of the audit log, with no duration;
 - a row of `_PHASES` for the phase that ended with such an entry.
 """
 
@@ -64,7 +64,7 @@ _STEPS = {
     EntryKind.CANCELED: "canceled",
     EntryKind.FAILED: "failed",
 }
-"""Span names by kind of ledger entry."""
+"""Span names by kind of audit log entry."""
 
 _PHASES = {
     EntryKind.STARTED: "waiting",
@@ -72,7 +72,7 @@ _PHASES = {
     EntryKind.COMPLETED: "under way",
     EntryKind.FAILED: "under way",
 }
-"""Phases that end with a ledger entry of that kind."""
+"""Phases that end with an audit log entry of that kind."""
 
 _FAILURES = frozenset({EntryKind.FAILED, EntryKind.ATTEMPT_FAILED})
 _SETS_A_MOMENT = frozenset({EntryKind.SCHEDULED, EntryKind.DEFERRED, EntryKind.EXTENDED, EntryKind.STARTED})

@@ -1,7 +1,7 @@
 """Tracing with the OpenTelemetry SDK; imported only when tracing is on.
 
 Spans of work in this process (commands, transactions) use the machine's clock, as is usual in the SDK. Spans of a
-maintenance use the service's clock, which is that of the ledger and may be virtual.
+maintenance use the service's clock, which is that of the audit log and may be virtual.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is told of the ledger, and which commands are told."""
+"""What is told of the audit log, and which commands are told."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_idempotency_at"), "idempotency", ["at"], unique=False)
     op.create_table(
-        "ledger",
+        "audit_log",
         sa.Column("sequence", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
         sa.Column("kind", sa.String(), nullable=False),
@@ -90,10 +90,10 @@ def upgrade() -> None:
         sa.Column("source_address", sa.String(), nullable=True),
         sa.Column("api_version", sa.String(), nullable=True),
         sa.Column("reason", sa.String(), nullable=True),
-        sa.PrimaryKeyConstraint("sequence", name=op.f("pk_ledger")),
+        sa.PrimaryKeyConstraint("sequence", name=op.f("pk_audit_log")),
     )
-    op.create_index(op.f("ix_ledger_at"), "ledger", ["at"], unique=False)
-    op.create_index(op.f("ix_ledger_maintenance_id"), "ledger", ["maintenance_id"], unique=False)
+    op.create_index(op.f("ix_audit_log_at"), "audit_log", ["at"], unique=False)
+    op.create_index(op.f("ix_audit_log_maintenance_id"), "audit_log", ["maintenance_id"], unique=False)
     op.create_table(
         "maintenance",
         sa.Column("id", sa.String(), nullable=False),
@@ -129,7 +129,7 @@ def upgrade() -> None:
         sa.Column("key", sa.String(), nullable=False),
         sa.Column("value", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("key", name=op.f("pk_meta")),
-        comment="The counter that numbers maintenances, events and ledger entries, and the fingerprint of the inventory.",
+        comment="Counter for maintenances, events and audit log entries, and the fingerprint of the inventory.",
     )
     op.create_table(
         "scope",
@@ -179,9 +179,9 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_maintenance_ended_at"), table_name="maintenance")
     op.drop_index(op.f("ix_maintenance_due_at"), table_name="maintenance")
     op.drop_table("maintenance")
-    op.drop_index(op.f("ix_ledger_maintenance_id"), table_name="ledger")
-    op.drop_index(op.f("ix_ledger_at"), table_name="ledger")
-    op.drop_table("ledger")
+    op.drop_index(op.f("ix_audit_log_maintenance_id"), table_name="audit_log")
+    op.drop_index(op.f("ix_audit_log_at"), table_name="audit_log")
+    op.drop_table("audit_log")
     op.drop_index(op.f("ix_idempotency_at"), table_name="idempotency")
     op.drop_table("idempotency")
     op.drop_table("host")

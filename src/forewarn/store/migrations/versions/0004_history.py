@@ -20,11 +20,11 @@ _COMMENT = "Which VMs, scopes and hosts a maintenance touches or has touched; wh
 _COMMENT_BEFORE = "Which VMs and scopes the active maintenances hold; rows go when a maintenance ends."
 _INDEXES = {
     "claim": {"ix_claim_host": ["host"]},
-    "ledger": {
-        "ix_ledger_kind_sequence": ["kind", "sequence"],
-        "ix_ledger_actor_sequence": ["actor", "sequence"],
-        "ix_ledger_vm": ["vm"],
-        "ix_ledger_audience": ["audience"],
+    "audit_log": {
+        "ix_audit_log_kind_sequence": ["kind", "sequence"],
+        "ix_audit_log_actor_sequence": ["actor", "sequence"],
+        "ix_audit_log_vm": ["vm"],
+        "ix_audit_log_audience": ["audience"],
     },
 }
 _PARTIAL = {

@@ -41,7 +41,7 @@ def upgrade() -> None:
         sa.Column("failing_since", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_subscription")),
         sa.UniqueConstraint("name", name=op.f("uq_subscription_name")),
-        comment="Who is told of what happens; the cursor says up to which ledger entry.",
+        comment="Who is told of what happens; the cursor says up to which audit log entry.",
     )
     op.create_table(
         "delivery",

@@ -1,4 +1,4 @@
-"""A tenant can neither push operators' entries out of the ledger, nor take more than its share of it."""
+"""A tenant can neither push operators' entries out of the audit log, nor take more than its share of it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_a_tenant_that_has_filled_its_share_of_a_day_starts_nothing_more(s
     await made.advance(minutes(60))
     await restart_and_cancel(made, 1)
     with pytest.raises(
-        LimitExceeded, match=r"this tenant made 10 ledger entries.*ledger_entries_per_tenant_a_day"
+        LimitExceeded, match=r"this tenant made 10 audit log entries.*audit_log_entries_per_tenant_per_day"
     ) as no:
         await restart(made)
     assert no.value.details["retry_after_s"] == 23 * 3600

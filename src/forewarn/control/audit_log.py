@@ -1,4 +1,4 @@
-"""`/v1/ledger` and `/v1/watch`: past ledger entries, and a stream of new ones."""
+"""`/v1/audit-log` and `/v1/watch`: past audit log entries, and a stream of new ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from forewarn.wire.control import EntryOut, PageOut
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1", tags=["ledger"])
+router = APIRouter(prefix="/v1", tags=["audit-log"])
 
 _BATCH = 500
 _HEARTBEAT_S = 15.0
@@ -30,7 +30,7 @@ _CHECK_S = 15.0
 """Maximum time between two checks of the token that a stream was opened with; a revocation is noticed at once."""
 
 
-@router.get("/ledger")
+@router.get("/audit-log")
 async def list_entries(  # noqa: PLR0913 - a query parameter each
     context: ContextOf,
     caller: Caller,
@@ -41,7 +41,7 @@ async def list_entries(  # noqa: PLR0913 - a query parameter each
     maintenance: Annotated[str | None, Query(max_length=64, description="Only of this maintenance.")] = None,
     newest: Annotated[bool, Query(description="The last ones instead of the first.")] = False,  # noqa: FBT002 - a query
 ) -> PageOut[EntryOut]:
-    """List ledger entries, oldest first.
+    """List audit log entries, oldest first.
 
     With `newest` the first page holds the last entries, and `next` is the `before` of the page that precedes it. A page
     may hold fewer than `limit` entries, even none, although `next` is set; there may be more on the next page.
@@ -73,7 +73,7 @@ async def watch(
     after: Annotated[str | None, Query(max_length=32, description="Begin after this sequence; default: now.")] = None,
     last_event_id: Annotated[str | None, Header(max_length=32)] = None,
 ) -> StreamingResponse:
-    """Stream ledger entries as they are written, as server-sent events; resumable by event id."""
+    """Stream audit log entries as they are written, as server-sent events; resumable by event id."""
     position = number(last_event_id if last_event_id is not None else after)
     if position is None:
         newest = await context.engine.read(lambda reader: reader.entries(limit=1, newest=True))

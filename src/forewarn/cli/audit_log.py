@@ -1,4 +1,4 @@
-"""`forewarn ledger`: approvals and everything else that happened, with times."""
+"""`forewarn audit-log`: approvals and everything else that happened, with times."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from forewarn.cli.times import split_names
 from forewarn.cli.verification import add_verification
 from forewarn.core.model import EntryKind
 
-__all__ = ["add_ledger", "entry_line"]
+__all__ = ["add_audit_log", "entry_line"]
 
 _LAST = 50
 _KIND_WIDTH = max(len(kind) for kind in EntryKind)
 
 
-def add_ledger(app: typer.Typer) -> None:
-    """Add the command `ledger`, and those below it."""
+def add_audit_log(app: typer.Typer) -> None:
+    """Add the command `audit-log`, and those below it."""
 
     @command(
         app,
-        "ledger",
-        "forewarn ledger",
-        "forewarn ledger --follow",
-        "forewarn ledger --maintenance k3v9xq2m --json",
-        "forewarn ledger --since 30d --vm db",
-        "forewarn ledger --since 2030-01-01T00:00:00Z --until 2030-02-01T00:00:00Z --kind approved --csv > january.csv",
-        "forewarn ledger --all --json > ledger.json",
+        "audit-log",
+        "forewarn audit-log",
+        "forewarn audit-log --follow",
+        "forewarn audit-log --maintenance k3v9xq2m --json",
+        "forewarn audit-log --since 30d --vm db",
+        "forewarn audit-log --since 2030-01-01T00:00Z --until 2030-02-01T00:00Z --kind approved --csv > january.csv",
+        "forewarn audit-log --all --json > audit-log.json",
         panel="Operate",
     )
-    def ledger(
+    def audit_log(
         connection: Connection,
         output: Output,
         choice: Choice,
@@ -70,13 +70,13 @@ def add_ledger(app: typer.Typer) -> None:
         is_whole = limit is None and (every or as_csv or choice.since is not None)
         entries: Iterable[dict[str, Any]]
         if is_whole:
-            entries = connection.pages("/v1/ledger", None, maintenance=maintenance, **chosen)
+            entries = connection.pages("/v1/audit-log", None, maintenance=maintenance, **chosen)
         else:
-            entries = connection.last("/v1/ledger", limit or _LAST, maintenance=maintenance, **chosen)
+            entries = connection.last("/v1/audit-log", limit or _LAST, maintenance=maintenance, **chosen)
         if follow:
             _follow(connection, output, entries, maintenance, chosen)
         elif as_csv:
-            print_csv(entries, "ledger", output)
+            print_csv(entries, "audit-log", output)
         elif output.is_json:
             print_items(entries, output)
         else:
@@ -107,7 +107,7 @@ def _follow(
         position = entry["sequence"]
         _print_one(output, entry)
     if not position:
-        newest = connection.get("/v1/ledger", limit=1, newest="true")["items"] if any(chosen.values()) else []
+        newest = connection.get("/v1/audit-log", limit=1, newest="true")["items"] if any(chosen.values()) else []
         position = int(newest[-1]["sequence"]) if newest else 0
     for entry in connection.watch(position, output.notice, **chosen):
         if maintenance in {None, entry["maintenance_id"]}:

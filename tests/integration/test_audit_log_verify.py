@@ -1,4 +1,4 @@
-"""`forewarn ledger verify` and `head`: over the API, and on a database file that nobody serves."""
+"""`forewarn audit-log verify` and `head`: over the API, and on a database file that nobody serves."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.support.service import Running, Vm
 
 
 def lines(api: httpx.Client, **params: object) -> list[dict[str, Any]]:
-    answer = api.get("/v1/ledger/verify", params=params)  # type: ignore[arg-type] # of any kind
+    answer = api.get("/v1/audit-log/verify", params=params)  # type: ignore[arg-type] # of any kind
     assert answer.status_code == 200, answer.text
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
-def test_the_ledger_of_a_service_is_whole_and_contains_its_former_heads(api: httpx.Client, vm: Vm) -> None:
-    heads = api.get("/v1/ledger/head").json()["heads"]
+def test_the_audit_log_of_a_service_is_whole_and_contains_its_former_heads(api: httpx.Client, vm: Vm) -> None:
+    heads = api.get("/v1/audit-log/head").json()["heads"]
     assert [head.split(":")[0] for head in heads] == ["audit", "events"]
     api.post("/v1/maintenance", json={"vms": [vm.name], "type": "Freeze"})
     *_, last = lines(api, head=heads)
@@ -40,12 +40,12 @@ def test_the_ledger_of_a_service_is_whole_and_contains_its_former_heads(api: htt
 
 
 def test_a_head_that_is_none_is_refused(api: httpx.Client) -> None:
-    error(api.get("/v1/ledger/verify", params={"head": "nonsense"}), 400, "invalid_request")
+    error(api.get("/v1/audit-log/verify", params={"head": "nonsense"}), 400, "invalid_request")
 
 
 def test_a_tenant_may_not_verify(service: Running, vm: Vm) -> None:
     with tenant(service, vms=[vm.name]) as client:
-        for path in ("/v1/ledger/verify", "/v1/ledger/head"):
+        for path in ("/v1/audit-log/verify", "/v1/audit-log/head"):
             error(client.get(path), 403, "forbidden")
 
 
@@ -55,13 +55,13 @@ def test_the_commands_ask_the_service(
     service.event(vm)
     monkeypatch.setenv("FOREWARN_CONTROL_URL", service.service.control_url)
     monkeypatch.setenv("FOREWARN_TOKEN", token_of(service, Role.OPERATOR))
-    assert run(["ledger", "head"]) == 0
+    assert run(["audit-log", "head"]) == 0
     audit, events = capsys.readouterr().out.split()
-    assert run(["ledger", "verify", "--head", f"{audit},{events}"]) == 0
+    assert run(["audit-log", "verify", "--head", f"{audit},{events}"]) == 0
     assert "no entry was changed, removed or inserted" in capsys.readouterr().out
-    assert run(["ledger", "--limit", "1"]) == 0, "the command of one word is still there"
+    assert run(["audit-log", "--limit", "1"]) == 0, "the command of one word is still there"
     assert len(capsys.readouterr().out.splitlines()) == 1
-    assert run(["ledger", "verify", "--head", "x"]) == 1
+    assert run(["audit-log", "verify", "--head", "x"]) == 1
     assert "expected CHAIN:SEQUENCE:HASH" in capsys.readouterr().err
 
 
@@ -78,7 +78,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_file_that_nobody_changed_is_whole(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["ledger", "verify", "--database-url", f"sqlite:///{file}"]) == 0
+    assert run(["audit-log", "verify", "--database-url", f"sqlite:///{file}"]) == 0
     shown = capsys.readouterr().out
     assert "no entry was changed, removed or inserted" in shown
     assert "audit:9:" in shown
@@ -86,16 +86,16 @@ def test_a_file_that_nobody_changed_is_whole(file: Path, capsys: pytest.CaptureF
 
 def test_a_changed_entry_is_named_with_status_1(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(sqlite3.connect(file)) as connection:
-        connection.execute("UPDATE ledger SET reason = 'nothing' WHERE sequence = 6")
+        connection.execute("UPDATE audit_log SET reason = 'nothing' WHERE sequence = 6")
         connection.commit()
-    assert run(["ledger", "verify", "--database-url", f"sqlite:///{file}"]) == 1
+    assert run(["audit-log", "verify", "--database-url", f"sqlite:///{file}"]) == 1
     assert "entry 6 (audit): it does not follow" in capsys.readouterr().out
-    assert run(["ledger", "verify", "--json", "--database-url", f"sqlite:///{file}"]) == 1
+    assert run(["audit-log", "verify", "--json", "--database-url", f"sqlite:///{file}"]) == 1
     assert json.loads(capsys.readouterr().out)["findings"][0]["sequence"] == 6
 
 
 def test_a_head_that_cannot_be_read_is_an_error_in_one_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["ledger", "verify", "--head", "x", "--database-url", f"sqlite:///{file}"]) == 1
+    assert run(["audit-log", "verify", "--head", "x", "--database-url", f"sqlite:///{file}"]) == 1
     assert "expected CHAIN:SEQUENCE:HASH" in capsys.readouterr().err
 
 
@@ -103,5 +103,5 @@ def test_an_older_schema_is_named(file: Path, capsys: pytest.CaptureFixture[str]
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0007'")
         connection.commit()
-    assert run(["ledger", "verify", "--database-url", f"sqlite:///{file}"]) == 1
+    assert run(["audit-log", "verify", "--database-url", f"sqlite:///{file}"]) == 1
     assert "has schema 0007" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Ledger page: search past actions by time, object, actor or text."""
+"""Audit log page: search past actions by time, object, actor or text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forewarn.errors import InvalidRequest
 from forewarn.store.contract import Reader
 from forewarn.util.duration import parse_span
 
-__all__ = ["FIELDS", "ledger", "read_selection"]
+__all__ = ["FIELDS", "audit_log", "read_selection"]
 
 FIELDS = ("since", "until", "vm", "scope", "host", "kind", "actor", "text", "maintenance")
 """Search fields, as named in the query."""
@@ -24,8 +24,8 @@ _NUMBER_LENGTH_MAX = 18
 """Maximum number of digits: such an integer fits every database."""
 
 
-def ledger(reader: Reader, look: Look) -> Page:
-    """Make the page of ledger entries that match the search, newest first."""
+def audit_log(reader: Reader, look: Look) -> Page:
+    """Make the page of audit log entries that match the search, newest first."""
     given = {name: look.params.get(name, "").strip() for name in FIELDS}
     wrong, selection = "", Selection()
     try:
@@ -49,7 +49,7 @@ def ledger(reader: Reader, look: Look) -> Page:
         "kinds": [kind.value for kind in EntryKind],
         "wrong": wrong,
     }
-    return Page(template="ledger.html", title="Ledger", values=values, is_live=before is None and not wrong)
+    return Page(template="audit_log.html", title="Audit log", values=values, is_live=before is None and not wrong)
 
 
 HIDDEN = ("host", "actor", "text")
@@ -79,7 +79,7 @@ def read_selection(given: Mapping[str, str], now: datetime) -> Selection:
             msg = f"{name} is longer than {_LENGTH_MAX} characters, or holds what is no text"
             raise InvalidRequest(msg)
     if given["kind"] and given["kind"] not in set(EntryKind):
-        msg = f"kind {given['kind']!r} is none of the ledger's"
+        msg = f"kind {given['kind']!r} is none of the audit log's"
         raise InvalidRequest(msg)
     return Selection(
         since=_moment("since", given["since"], now),
